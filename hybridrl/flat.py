@@ -1,0 +1,217 @@
+"""A network's parameters as one contiguous vector, its gradients as another.
+
+Then an optimiser step is one kernel, clipping is one norm, publishing weights is one copy, averaging a target network
+is one ``lerp_`` and a checkpoint is one tensor. The module keeps working as before: its parameters are views.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class _Slot(NamedTuple):
+    """Where one parameter lives: in the module (under every name it is tied to) and in the vector."""
+
+    names: tuple[str, ...]
+    parameter: nn.Parameter
+    start: int
+    stop: int
+
+    def view(self, vector: Tensor) -> Tensor:
+        return vector[self.start : self.stop].view(self.parameter.shape)
+
+
+class FlatParameters:
+    """One vector for a module's parameters and one for their gradients; the module's parameters become views.
+
+    Trainable parameters come first, in the module's order, then frozen ones (``requires_grad=False``), which have no
+    gradient and which no optimiser sees. A parameter that stands under two names (weight tying) is stored once.
+
+    Optimisers made earlier hold the old parameters: make them afterwards, on :meth:`leaf`. Moving or casting the
+    module breaks the views; the next use of this object notices and raises, and flattening again mends it. The same
+    holds for ``load_state_dict(assign=True)``; a plain ``load_state_dict`` copies in place and is safe.
+    ``copy.deepcopy`` of this object copies module and vectors together; of the module alone, it gives an ordinary one.
+
+    Args:
+        module: any module with at least one trainable parameter, all of one dtype on one device.
+
+    Raises:
+        ValueError: there is nothing to train, or dtypes or devices are mixed.
+
+    Attributes:
+        module: the module, now made of views.
+        values: ``[P]``, every parameter.
+        gradients: ``[P_trainable]``.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        named = _unique_parameters(module)
+        _check_uniform({names[0]: parameter for parameter, names in named})
+        ordered = sorted(named, key=lambda item: not item[0].requires_grad)  # stable: trainable first
+        self.values = torch.cat([parameter.detach().reshape(-1) for parameter, _ in ordered])
+        trainable = sum(p.numel() for p, _ in ordered if p.requires_grad)
+        self.gradients = torch.zeros_like(self.values[:trainable])
+        self._slots = list(self._install(ordered))
+        self.gather_gradients(clear_missing=True)
+
+    def _install(self, ordered: list[tuple[nn.Parameter, tuple[str, ...]]]) -> Iterator[_Slot]:
+        """Replace each parameter by a view: a new object, since assigning ``.data`` is ignored by tensor subclasses."""
+        start = 0
+        for old, names in ordered:
+            stop = start + old.numel()
+            view = self.values[start:stop].view(old.shape)
+            new = nn.Parameter(view, requires_grad=old.requires_grad)
+            new.grad = old.grad
+            for name in names:
+                owner, _, attribute = name.rpartition(".")
+                setattr(self.module.get_submodule(owner), attribute, new)
+            yield _Slot(names, new, start, stop)
+            start = stop
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "FlatParameters":
+        """Copy the module, then flatten the copy: copied views would each get storage of their own."""
+        duplicate = FlatParameters(copy.deepcopy(self.module, memo))
+        duplicate.gradients.copy_(self.gradients)
+        memo[id(self)] = duplicate
+        return duplicate
+
+    def check(self) -> None:
+        """Raise unless every parameter of the module still is its view of the vector.
+
+        Raises:
+            ValueError: the module was moved, cast or given other parameter objects since it was flattened.
+        """
+        for slot in self._slots:
+            for name in slot.names:
+                owner, _, attribute = name.rpartition(".")
+                current = getattr(self.module.get_submodule(owner), attribute, None)
+                if current is not slot.parameter or not _same_memory(current, slot.view(self.values)):
+                    raise ValueError(
+                        f"parameter {name!r} is no longer a view of the flat vector (the module was moved, cast or "
+                        f"had parameters assigned): call FlatParameters(module) again after such a change"
+                    )
+
+    def zero_grad(self) -> None:
+        """Zero all gradients with one kernel, and make each parameter's ``.grad`` its view again."""
+        self.gradients.zero_()
+        for slot in self._trainable():
+            if slot.parameter.grad is None or not _same_memory(slot.parameter.grad, slot.view(self.gradients)):
+                slot.parameter.grad = slot.view(self.gradients)
+
+    def gather_gradients(self, *, clear_missing: bool = False) -> None:
+        """Bring gradients that autograd put elsewhere into the vector.
+
+        ``module.zero_grad()`` sets each ``.grad`` to None by default, after which a backward pass allocates new ones.
+        Those are copied here and replaced by views; a parameter that got no gradient counts as zero.
+
+        Args:
+            clear_missing: also give parameters without a gradient their (zeroed) view.
+        """
+        for slot in self._trainable():
+            view, gradient = slot.view(self.gradients), slot.parameter.grad
+            if gradient is None:
+                view.zero_()
+            elif not _same_memory(gradient, view):
+                view.copy_(gradient)
+            if gradient is not None or clear_missing:
+                slot.parameter.grad = view
+
+    def clip_gradients_(self, max_norm: float) -> Tensor:
+        """Scale the gradient down to a norm of at most ``max_norm``, without reading it on the host.
+
+        Args:
+            max_norm: above 0; infinity only measures.
+
+        Returns:
+            Scalar: the norm before clipping.
+        """
+        norm: Tensor = torch.linalg.vector_norm(self.gradients)
+        self.gradients.mul_((max_norm / (norm + 1e-6)).clamp_max(1.0))
+        return norm
+
+    def leaf(self, prefix: str | None = None) -> nn.Parameter:
+        """Part of the vector as one parameter for an optimiser, its ``.grad`` the same part of the gradients.
+
+        Args:
+            prefix: take only parameters whose name starts with it, such as ``"critic."``; None takes all trainable.
+
+        Returns:
+            A parameter ``[K]`` that shares this object's memory.
+
+        Raises:
+            ValueError: nothing trainable has that prefix, or what has isn't contiguous.
+        """
+        slots = [s for s in self._trainable() if prefix is None or s.names[0].startswith(prefix)]
+        if not slots:
+            names = ", ".join(s.names[0] for s in self._trainable())
+            raise ValueError(f"no trainable parameter's name starts with {prefix!r}; there are: {names}")
+        start, stop = slots[0].start, slots[-1].stop
+        if stop - start != sum(s.stop - s.start for s in slots):
+            raise ValueError(f"the parameters named {prefix!r} are not adjacent in the module; define them together")
+        part = nn.Parameter(self.values[start:stop])
+        part.grad = self.gradients[start:stop]
+        return part
+
+    def copy_(self, source: "FlatParameters") -> None:
+        """Take another vector's values, and its module's buffers: how weights are published.
+
+        Args:
+            source: of a module of the same architecture, on any device.
+
+        Raises:
+            ValueError: the two differ in size.
+        """
+        self._check_matches(source)
+        self.values.copy_(source.values)
+        for mine, theirs in zip(self.module.buffers(), source.module.buffers(), strict=True):
+            mine.copy_(theirs)
+
+    def lerp_(self, source: "FlatParameters", weight: float) -> None:
+        r"""Move towards another vector, :math:`\theta \leftarrow \theta + \tau (\theta' - \theta)`: target averaging.
+
+        Args:
+            source: of a module of the same architecture, on the same device.
+            weight: tau, in [0, 1].
+
+        Raises:
+            ValueError: the two differ in size.
+        """
+        self._check_matches(source)
+        self.values.lerp_(source.values, weight)
+
+    def _check_matches(self, source: "FlatParameters") -> None:
+        if self.values.shape != source.values.shape:
+            raise ValueError(
+                f"got a flat vector of {source.values.numel()} parameters, expected {self.values.numel()}: "
+                "both modules must have one architecture"
+            )
+
+    def _trainable(self) -> Iterator[_Slot]:
+        return (slot for slot in self._slots if slot.parameter.requires_grad)
+
+
+def _unique_parameters(module: nn.Module) -> list[tuple[nn.Parameter, tuple[str, ...]]]:
+    """Each parameter once, with all its names."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return [(parameter, tuple(found)) for parameter, found in names.items()]
+
+
+def _check_uniform(named: dict[str, nn.Parameter]) -> None:
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise ValueError("the module has no trainable parameter; expected at least one with requires_grad=True")
+    kinds = {(parameter.dtype, parameter.device) for parameter in named.values()}
+    if len(kinds) > 1:
+        listed = ", ".join(f"{name}: {p.dtype} on {p.device}" for name, p in named.items())
+        raise ValueError(
+            f"mixed parameters ({listed}); expected one dtype on one device: cast or move the module first"
+        )
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return a.device == b.device and a.dtype == b.dtype and a.data_ptr() == b.data_ptr() and a.shape == b.shape

@@ -1,0 +1,1 @@
+"""Pure tensor functions: each is a formula with its source, and knows nothing of environments or devices."""
