@@ -1,0 +1,227 @@
+"""One face for every vector environment, whatever its autoreset mode and whoever owns its arrays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from hybridrl.envs.spaces import ActionSpec, Array, Bounds, ObservationSpec
+
+Autoreset = Literal["next_step", "same_step"]
+_AUTORESET: dict[AutoresetMode, Autoreset] = {
+    AutoresetMode.NEXT_STEP: "next_step",
+    AutoresetMode.SAME_STEP: "same_step",
+}
+_FINAL_KEYS = ("final_obs", "final_observation")  # the second is Gymnasium's name before 1.0
+
+
+class Step(NamedTuple):
+    """What one vector step gave; every array is the caller's to keep.
+
+    `valid` is False where a NEXT_STEP environment only reset: that row is not a transition.
+    `final_observation` (SAME_STEP, when something ended): the observation that ended the episode in rows that
+    ended, `observation` in the others. In NEXT_STEP `observation` itself is the final one, so it is None.
+    """
+
+    observation: Array  # [N, *shape]
+    reward: npt.NDArray[np.float32]  # [N], raw
+    terminated: npt.NDArray[np.bool_]  # [N]
+    truncated: npt.NDArray[np.bool_]  # [N]
+    valid: npt.NDArray[np.bool_]  # [N]
+    final_observation: Array | None  # [N, *shape]
+
+
+class Environments:
+    """N copies of an environment, stepped together; build one with `make`.
+
+    Actions are given in the network's terms and go through `action.to_env`. Arrays returned are never written
+    again.
+    """
+
+    def __init__(
+        self,
+        env: gym.vector.VectorEnv[Any, Any, Any],
+        *,
+        name: str = "",
+        implementation: str = "",
+        spec_id: str | None = None,
+        max_episode_steps: int | None = None,
+        bounds: Bounds = "clip",
+        rebuild: Callable[[int], Environments] | None = None,
+    ) -> None:
+        self.num_envs = env.num_envs
+        self.autoreset = _autoreset_of(env)
+        self.observation = ObservationSpec.of(env.single_observation_space)
+        self.action = ActionSpec.of(env.single_action_space, bounds)
+        self.spec_id = spec_id
+        self.max_episode_steps = max_episode_steps
+        self.description = _describe(self, name or type(env).__name__, implementation or type(env).__name__)
+        self._env = env
+        self._rebuild = rebuild
+        self._ingest = _ingestion(env, self.observation.dtype)
+        self._same_step = self.autoreset == "same_step"
+        self._action_shape = (self.num_envs, self.action.size)[: 1 if self.action.kind == "discrete" else 2]
+        self._ended: npt.NDArray[np.bool_] | None = None  # None: not reset yet, or closed
+        self._closed = False
+
+    def reset(self, seed: int | None = None) -> Array:
+        """Start new episodes everywhere and return the observations [N, *shape].
+
+        `seed` (>= 0) gives each environment its own derived seed, and seeds the action spaces; without it the
+        environments go on with the generators that they have.
+        """
+        if self._closed:
+            raise ValueError(f"these environments are closed ({self.description}): make new ones")
+        observation, _ = self._env.reset(seed=self._seeds(seed))  # type: ignore[arg-type]
+        found, expected = np.shape(observation), (self.num_envs, *self.observation.shape)
+        if found != expected:
+            raise ValueError(
+                f"reset gave observations of shape {found}, expected {expected}: check the environment"
+            )
+        self._ended = np.zeros(self.num_envs, dtype=np.bool_)
+        return self._ingest(observation)
+
+    def step(self, actions: Array) -> Step:
+        """Step all environments by `actions` in the network's terms: int [N], or float [N, size]."""
+        before = self._ended
+        if before is None or actions.shape != self._action_shape:
+            raise ValueError(self._step_refused(actions))
+        raw, rewards, terminations, truncations, infos = self._env.step(self.action.to_env(actions))
+        observation = self._ingest(raw)
+        terminated = np.array(terminations, dtype=np.bool_)
+        truncated = np.array(truncations, dtype=np.bool_)
+        self._ended = ended = terminated | truncated
+        valid, final = ~before, None
+        if self._same_step:
+            valid = np.ones(self.num_envs, dtype=np.bool_)
+            final = final_observations(infos, observation, ended)
+        return Step(observation, np.array(rewards, dtype=np.float32), terminated, truncated, valid, final)
+
+    def bound_actions(self, bounds: Bounds) -> None:
+        """Choose how continuous actions meet their Box, "scale" or "clip"; see `ActionSpec`."""
+        self.action = self.action.with_bounds(bounds)
+
+    def clone(self, num_envs: int | None = None) -> Environments:
+        """Build fresh environments from the same source, as many or `num_envs`, to evaluate apart from these.
+
+        Raises a ValueError when the source was a VectorEnv instance, which cannot be built again.
+        """
+        if self._rebuild is None:
+            raise ValueError(
+                f"{self.description} was given as a VectorEnv instance, which cannot be built again: "
+                "give the evaluation environments explicitly, or use an id or a callable"
+            )
+        fresh = self._rebuild(self.num_envs if num_envs is None else num_envs)
+        fresh.action = self.action
+        return fresh
+
+    def close(self) -> None:
+        """Release the environments; closing twice is fine."""
+        if not self._closed:
+            self._env.close()
+        self._closed, self._ended = True, None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Environments({self.description})"
+
+    def _seeds(self, seed: int | None) -> int | list[int] | None:
+        """Derive a list where each environment takes its own, one integer for a batched implementation."""
+        if seed is None:
+            return None
+        seeds = spread_seeds(seed, self.num_envs + 1)
+        self._env.action_space.seed(seeds[-1])
+        self._env.single_action_space.seed(seeds[-1])
+        return seeds[:-1] if isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else seeds[0]
+
+    def _step_refused(self, actions: Array) -> str:
+        if self._closed:
+            return f"these environments are closed ({self.description}): make new ones"
+        if self._ended is None:
+            return "step was called before reset: call reset(seed=...) first"
+        return f"actions of shape {actions.shape}: expected {self._action_shape}, in the network's terms"
+
+
+def final_observations(
+    infos: Mapping[str, Any], observation: Array, ended: npt.NDArray[np.bool_]
+) -> Array | None:
+    """Return [N, *shape]: what ended the episodes in the rows `ended` [N], `observation` in the others.
+
+    For SAME_STEP. Reads an object array (SyncVectorEnv, AsyncVectorEnv), a plain array [N, *shape] (ALE), or
+    a list with None (before Gymnasium 1.0). None when nothing ended; ValueError when an ended row has none.
+    """
+    rows = np.flatnonzero(ended)
+    if not rows.size:
+        return None
+    key = next((key for key in _FINAL_KEYS if key in infos), None)
+    if key is None:
+        raise ValueError(_final_missing(int(rows[0]), "infos has no 'final_obs'"))
+    values, mask = infos[key], infos.get(f"_{key}")
+    final = observation.copy()
+    for row in rows:
+        if values[row] is None or (mask is not None and not mask[row]):
+            raise ValueError(_final_missing(int(row), f"infos[{key!r}] has none there"))
+        final[row] = values[row]
+    return final
+
+
+def spread_seeds(seed: int, count: int) -> list[int]:
+    """Derive `count` distinct 31-bit seeds from one (>= 0), unrelated to those of its neighbours.
+
+    Not seed + i: then run 0 and run 1 would share all environments but one. 31 bits, since some environments
+    hand their seed to C.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed={seed!r}: expected None or an integer >= 0")
+    words = np.random.SeedSequence(int(seed)).generate_state(2 * count + 16, np.uint32) >> 1
+    return list(dict.fromkeys(words.tolist()))[:count]
+
+
+def _autoreset_of(env: gym.vector.VectorEnv[Any, Any, Any]) -> Autoreset:
+    name = type(env.unwrapped).__name__
+    given = (env.metadata or {}).get("autoreset_mode")
+    expected = "expected metadata['autoreset_mode'] to be AutoresetMode.NEXT_STEP or AutoresetMode.SAME_STEP"
+    if given is None:
+        raise ValueError(
+            f"{name} does not say how it resets: {expected} (guessing would corrupt transitions)"
+        )
+    try:
+        mode = AutoresetMode(given)
+    except ValueError:
+        raise ValueError(f"{name} has metadata['autoreset_mode']={given!r}: {expected}") from None
+    if mode not in _AUTORESET:
+        raise ValueError(f"{name} has autoreset disabled: {expected}; build it with autoreset_mode=...")
+    return _AUTORESET[mode]
+
+
+def _ingestion(env: gym.vector.VectorEnv[Any, Any, Any], dtype: np.dtype[Any]) -> Callable[[Any], Array]:
+    """Copy what the environment may write again (shared memory, its own buffer); never copy twice."""
+    if isinstance(env, SyncVectorEnv | AsyncVectorEnv) and env.copy:
+        return functools.partial(np.asarray, dtype=dtype, order="C")
+    return functools.partial(np.array, dtype=dtype, order="C")
+
+
+def _describe(environments: Environments, name: str, implementation: str) -> str:
+    text = f"{name} x {environments.num_envs}, {implementation}, {environments.autoreset.upper()}"
+    return f"{text}; {environments.observation.note}" if environments.observation.note else text
+
+
+def _final_missing(row: int, what: str) -> str:
+    return (
+        f"environment {row} ended but {what}: SAME_STEP needs the final observation of every ended episode; "
+        "fix the vector environment, or use NEXT_STEP"
+    )

@@ -1,0 +1,113 @@
+"""Environments whose right answers are known, for tests of code that meets environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+Array = npt.NDArray[Any]
+
+
+class CountingEnv(gym.Env[Array, Any]):
+    """Counts: the observation [1] is the number of steps since the reset, each reward is 1.
+
+    An episode ends after `length` steps, terminated or (`truncates=True`) truncated, so its return is its
+    length. The actions received are kept in `received`.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        *,
+        truncates: bool = False,
+        action_space: gym.Space[Any] | None = None,
+        dtype: type[np.generic] = np.float32,
+    ) -> None:
+        self.length, self.truncates = length, truncates
+        high = min(length, np.iinfo(np.uint8).max)
+        self.observation_space = spaces.Box(0, high, (1,), dtype)
+        self.action_space = action_space if action_space is not None else spaces.Discrete(2)
+        self.received: list[Any] = []
+        self._count = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Count from zero."""
+        super().reset(seed=seed)
+        self._count = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Count one more, whatever the action."""
+        self.received.append(action)
+        self._count += 1
+        ended = self._count >= self.length
+        return self._observation(), 1.0, ended and not self.truncates, ended and self.truncates, {}
+
+    def _observation(self) -> Array:
+        return np.array([self._count], dtype=self.observation_space.dtype)
+
+
+class ReusingEnv(CountingEnv):
+    """A CountingEnv that returns one and the same array from every reset and step: a common fault."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self._buffer = np.zeros(1, dtype=np.float32)
+
+    def _observation(self) -> Array:
+        self._buffer[0] = self._count
+        return self._buffer
+
+
+class IdentityEnv(gym.Env[Array, Any]):
+    """Rewards repeating what is seen, so any learner must do well at it within seconds.
+
+    Discrete: the observation is the one-hot of the wanted action, the reward 1 for it and 0 else.
+    Box: the observation is the wanted action, flat; the reward is minus the mean absolute error (0 at best).
+    Episodes are truncated after `length` steps.
+    """
+
+    def __init__(self, action_space: spaces.Discrete | spaces.Box, length: int = 20) -> None:
+        self.action_space, self.length = action_space, length
+        self._wanted: Any = None
+        self._count = 0
+        if isinstance(action_space, spaces.Discrete):
+            self.observation_space = spaces.Box(0, 1, (int(action_space.n),), np.float32)
+        else:
+            low, high = action_space.low.reshape(-1), action_space.high.reshape(-1)
+            self.observation_space = spaces.Box(low, high, dtype=action_space.dtype)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Draw the first wanted action."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self.action_space.seed(seed)
+        self._count = 0
+        return self._next(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Reward the action for what was wanted, and want another."""
+        self._count += 1
+        reward = self._reward(action)
+        return self._next(), reward, False, self._count >= self.length, {}
+
+    def _reward(self, action: Any) -> float:
+        if isinstance(self.action_space, spaces.Discrete):
+            return float(int(action) == int(self._wanted))
+        return -float(np.abs(np.asarray(action) - self._wanted).mean())
+
+    def _next(self) -> Array:
+        self._wanted = self.action_space.sample()
+        if isinstance(self.action_space, spaces.Discrete):
+            one_hot = np.zeros(int(self.action_space.n), dtype=np.float32)
+            one_hot[int(self._wanted) - int(self.action_space.start)] = 1.0
+            return one_hot
+        return np.array(self._wanted.reshape(-1))
