@@ -1,3 +1,45 @@
-"""Where should each phase of reinforcement learning run, and when? Measured, predicted, chosen."""
+"""Where should each phase of reinforcement learning run, and when? Measured, predicted, chosen.
+
+Names are imported when they are first used: ``hybridrl.utilization``, pure arithmetic, never loads torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hybridrl.agents import PPO as PPO
+    from hybridrl.algorithms import PPOConfig as PPOConfig
+    from hybridrl.networks import NetworkConfig as NetworkConfig
+    from hybridrl.placement import Placement as Placement
+    from hybridrl.profiling import PhaseTimer as PhaseTimer
+    from hybridrl.profiling import Report as Report
+    from hybridrl.recipes import PPORecipe as PPORecipe
+    from hybridrl.results import TrainingResult as TrainingResult
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "PPO": "agents",
+    "PPOConfig": "algorithms",
+    "NetworkConfig": "networks",
+    "Placement": "placement",
+    "PhaseTimer": "profiling",
+    "Report": "profiling",
+    "PPORecipe": "recipes",
+    "TrainingResult": "results",
+}
+_MODULES = ("algorithms", "envs", "execution", "experiments", "networks", "ops", "profiling", "recipes", "utilization")
+
+__all__ = [*_HOMES, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"hybridrl.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return import_module(f"hybridrl.{name}")
+    raise AttributeError(f"module 'hybridrl' has no attribute {name!r}; it has: {', '.join(sorted(__all__))}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -13,15 +13,13 @@ from torch import Tensor, nn
 
 
 class _Slot(NamedTuple):
-    """Where one parameter lives: in the module (under every name it is tied to) and in the vector."""
+    """One parameter: under which names it stands in the module, and its part of the two vectors."""
 
     names: tuple[str, ...]
     parameter: nn.Parameter
     start: int
     stop: int
-
-    def view(self, vector: Tensor) -> Tensor:
-        return vector[self.start : self.stop].view(self.parameter.shape)
+    gradient: Tensor | None  # a view of the gradients; None where frozen
 
 
 class FlatParameters:
@@ -56,7 +54,8 @@ class FlatParameters:
         trainable = sum(p.numel() for p, _ in ordered if p.requires_grad)
         self.gradients = torch.zeros_like(self.values[:trainable])
         self._slots = list(self._install(ordered))
-        self.gather_gradients(clear_missing=True)
+        self._trainable = [slot for slot in self._slots if slot.gradient is not None]
+        self.gather_gradients()
 
     def _install(self, ordered: list[tuple[nn.Parameter, tuple[str, ...]]]) -> Iterator[_Slot]:
         """Replace each parameter by a view: a new object, since assigning ``.data`` is ignored by tensor subclasses."""
@@ -69,7 +68,8 @@ class FlatParameters:
             for name in names:
                 owner, _, attribute = name.rpartition(".")
                 setattr(self.module.get_submodule(owner), attribute, new)
-            yield _Slot(names, new, start, stop)
+            gradient = self.gradients[start:stop].view(old.shape) if old.requires_grad else None
+            yield _Slot(names, new, start, stop, gradient)
             start = stop
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FlatParameters":
@@ -86,10 +86,11 @@ class FlatParameters:
             ValueError: the module was moved, cast or given other parameter objects since it was flattened.
         """
         for slot in self._slots:
+            view = self.values[slot.start : slot.stop].view(slot.parameter.shape)
             for name in slot.names:
                 owner, _, attribute = name.rpartition(".")
                 current = getattr(self.module.get_submodule(owner), attribute, None)
-                if current is not slot.parameter or not _same_memory(current, slot.view(self.values)):
+                if current is not slot.parameter or not _same_memory(slot.parameter, view):
                     raise ValueError(
                         f"parameter {name!r} is no longer a view of the flat vector (the module was moved, cast or "
                         f"had parameters assigned): call FlatParameters(module) again after such a change"
@@ -98,27 +99,24 @@ class FlatParameters:
     def zero_grad(self) -> None:
         """Zero all gradients with one kernel, and make each parameter's ``.grad`` its view again."""
         self.gradients.zero_()
-        for slot in self._trainable():
-            if slot.parameter.grad is None or not _same_memory(slot.parameter.grad, slot.view(self.gradients)):
-                slot.parameter.grad = slot.view(self.gradients)
+        for slot in self._trainable:
+            slot.parameter.grad = slot.gradient
 
-    def gather_gradients(self, *, clear_missing: bool = False) -> None:
+    def gather_gradients(self) -> None:
         """Bring gradients that autograd put elsewhere into the vector.
 
         ``module.zero_grad()`` sets each ``.grad`` to None by default, after which a backward pass allocates new ones.
         Those are copied here and replaced by views; a parameter that got no gradient counts as zero.
-
-        Args:
-            clear_missing: also give parameters without a gradient their (zeroed) view.
         """
-        for slot in self._trainable():
-            view, gradient = slot.view(self.gradients), slot.parameter.grad
+        for slot in self._trainable:
+            gradient, view = slot.parameter.grad, slot.gradient
+            if gradient is view or view is None:
+                continue
             if gradient is None:
                 view.zero_()
-            elif not _same_memory(gradient, view):
+            else:
                 view.copy_(gradient)
-            if gradient is not None or clear_missing:
-                slot.parameter.grad = view
+            slot.parameter.grad = view
 
     def clip_gradients_(self, max_norm: float) -> Tensor:
         """Scale the gradient down to a norm of at most ``max_norm``, without reading it on the host.
@@ -133,25 +131,28 @@ class FlatParameters:
         self.gradients.mul_((max_norm / (norm + 1e-6)).clamp_max(1.0))
         return norm
 
-    def leaf(self, prefix: str | None = None) -> nn.Parameter:
+    def leaf(self, *, prefix: str = "", without: str | None = None) -> nn.Parameter:
         """Part of the vector as one parameter for an optimiser, its ``.grad`` the same part of the gradients.
 
         Args:
-            prefix: take only parameters whose name starts with it, such as ``"critic."``; None takes all trainable.
+            prefix: take trainable parameters whose name starts with it, such as ``"critic."``; empty takes all.
+            without: leave out those whose name starts with this.
 
         Returns:
             A parameter ``[K]`` that shares this object's memory.
 
         Raises:
-            ValueError: nothing trainable has that prefix, or what has isn't contiguous.
+            ValueError: nothing trainable is left, or what is left isn't contiguous.
         """
-        slots = [s for s in self._trainable() if prefix is None or s.names[0].startswith(prefix)]
-        if not slots:
-            names = ", ".join(s.names[0] for s in self._trainable())
-            raise ValueError(f"no trainable parameter's name starts with {prefix!r}; there are: {names}")
-        start, stop = slots[0].start, slots[-1].stop
-        if stop - start != sum(s.stop - s.start for s in slots):
-            raise ValueError(f"the parameters named {prefix!r} are not adjacent in the module; define them together")
+        wanted = [s for s in self._trainable if _wanted(s.names[0], prefix, without)]
+        if not wanted:
+            names = ", ".join(slot.names[0] for slot in self._trainable)
+            raise ValueError(f"no trainable parameter has prefix {prefix!r} without {without!r}; there are: {names}")
+        start, stop = wanted[0].start, wanted[-1].stop
+        if stop - start != sum(slot.stop - slot.start for slot in wanted):
+            raise ValueError(
+                f"parameters with prefix {prefix!r} without {without!r} aren't adjacent: define them together"
+            )
         part = nn.Parameter(self.values[start:stop])
         part.grad = self.gradients[start:stop]
         return part
@@ -190,8 +191,9 @@ class FlatParameters:
                 "both modules must have one architecture"
             )
 
-    def _trainable(self) -> Iterator[_Slot]:
-        return (slot for slot in self._slots if slot.parameter.requires_grad)
+
+def _wanted(name: str, prefix: str, without: str | None) -> bool:
+    return name.startswith(prefix) and not (without is not None and name.startswith(without))
 
 
 def _unique_parameters(module: nn.Module) -> list[tuple[nn.Parameter, tuple[str, ...]]]:

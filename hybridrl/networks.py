@@ -1,14 +1,14 @@
 """Networks: what maps observations to the parameters of an action distribution and to a value.
 
 A network of your own is any module with ``forward(observation [B, ...]) -> (parameters [B, K], value [B])``, where K is
-the head's ``parameter_size``. :class:`Policy` adds what the network shouldn't have to know: casting, normalisation, sampling.
+the head's ``parameter_size``. :class:`Policy` adds what the network needn't know: casting, normalisation, sampling.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +38,8 @@ class NetworkConfig:
     """Gaussian policies: one learnt log standard deviation per dimension, or a softplus output of the network."""
     initial_log_std: float = 0.0
     """Where a free log standard deviation starts; 0 is a deviation of 1."""
-    bounded_mean: bool = False
-    """Gaussian policies: pass the mean through tanh, into [-1, 1] (for actions that are scaled to their bounds)."""
+    mean_bound: float | None = None
+    """Gaussian policies: squash the mean by tanh into +- this many action units; None: leave it free."""
 
     def __post_init__(self) -> None:
         if any(units < 1 for units in self.hidden):
@@ -50,6 +50,8 @@ class NetworkConfig:
             raise ValueError(f"initialization={self.initialization!r}: expected 'orthogonal' or 'torch'")
         if self.deviation not in ("free", "state"):
             raise ValueError(f"deviation={self.deviation!r}: expected 'free' or 'state'")
+        if self.mean_bound is not None and not self.mean_bound > 0:
+            raise ValueError(f"mean_bound={self.mean_bound}: expected None or a number above 0")
 
 
 class Head(Protocol):
@@ -123,7 +125,7 @@ def mlp(sizes: Sequence[int], *, activation: str = "tanh", output_gain: float | 
     Args:
         sizes: units of input, hidden layers and output; at least two entries.
         activation: ``"tanh"`` or ``"relu"``.
-        output_gain: scale of the last layer's orthogonal weights (hidden layers: sqrt 2); None keeps torch's initialisation.
+        output_gain: scale of the last layer's orthogonal weights (hidden ones: sqrt 2); None keeps torch's default.
 
     Returns:
         A module ``[..., sizes[0]] -> [..., sizes[-1]]``.
@@ -152,7 +154,7 @@ class ActorCritic(nn.Module):
     def __init__(self, inputs: int, head: Head, config: NetworkConfig) -> None:
         super().__init__()
         self._gaussian = head.size if isinstance(head, GaussianHead) else None
-        self._bounded, self._state_deviation = config.bounded_mean, config.deviation == "state"
+        self._mean_bound, self._state_deviation = config.mean_bound, config.deviation == "state"
         free = self._gaussian is not None and not self._state_deviation
         outputs = head.parameter_size // 2 if free else head.parameter_size
         orthogonal = config.initialization == "orthogonal"
@@ -180,7 +182,9 @@ class ActorCritic(nn.Module):
         else:
             mean, raw = output.chunk(2, -1)
             log_std = (nn.functional.softplus(raw) + 1e-6).log()
-        return torch.cat([mean.tanh() if self._bounded else mean, log_std], -1)
+        if self._mean_bound is not None:
+            mean = mean.tanh() * self._mean_bound
+        return torch.cat([mean, log_std], -1)
 
 
 class ObservationNormalizer(nn.Module):
@@ -243,7 +247,8 @@ class RewardNormalizer(nn.Module):
         self.register_buffer("count", torch.zeros(()))
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("variance", torch.ones(()))
-        self.register_buffer("running", torch.zeros(num_envs))
+        # Belongs to the episodes under way, which end with the process: not saved.
+        self.register_buffer("running", torch.zeros(num_envs), persistent=False)
 
     @torch.no_grad()
     def forward(self, reward: Tensor, done: Tensor, valid: Tensor) -> Tensor:
@@ -261,6 +266,14 @@ def _assign(module: "ObservationNormalizer | RewardNormalizer", moments: Moments
     module.count.copy_(moments.size)
     module.mean.copy_(moments.mean)
     module.variance.copy_(moments.variance)
+
+
+class Decision(NamedTuple):
+    """What a policy says to a batch of observations while acting."""
+
+    action: Tensor  # int64 [B], or float [B, A]: as sampled, before clipping or scaling
+    log_prob: Tensor  # [B], in nats
+    value: Tensor  # [B]
 
 
 class Policy(nn.Module):
@@ -282,11 +295,17 @@ class Policy(nn.Module):
         return parameters, value
 
     @torch.no_grad()
-    def act(self, observation: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Sampled actions, their log-probabilities ``[B]`` and values ``[B]``, for collecting a rollout."""
+    def act(self, observation: Tensor, *, generator: torch.Generator) -> Decision:
+        """Sample actions for a batch of raw observations ``[B, ...]``."""
         parameters, value = self(observation)
         action = self.head.sample(parameters, generator=generator)
-        return action, self.head.evaluate(parameters, action)[0], value
+        return Decision(action, self.head.evaluate(parameters, action)[0], value)
+
+    @torch.no_grad()
+    def value(self, observation: Tensor) -> Tensor:
+        """Values ``[B]`` of raw observations ``[B, ...]``, without a gradient."""
+        value: Tensor = self(observation)[1]
+        return value
 
     @torch.no_grad()
     def predict(self, observation: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

@@ -34,9 +34,7 @@ class CountingEnv(gym.Env[Array, Any]):
         self.received: list[Any] = []
         self._count = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Count from zero."""
         super().reset(seed=seed)
         self._count = 0
@@ -83,9 +81,7 @@ class IdentityEnv(gym.Env[Array, Any]):
             low, high = action_space.low.reshape(-1), action_space.high.reshape(-1)
             self.observation_space = spaces.Box(low, high, dtype=action_space.dtype)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Draw the first wanted action."""
         super().reset(seed=seed)
         if seed is not None:

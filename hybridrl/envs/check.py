@@ -34,7 +34,5 @@ def _at(previous: Any, observation: Any, env: gym.Env[Any, Any]) -> list[str]:
         found.append("the same array object is returned twice: return a copy from step and reset")
     if observation not in env.observation_space:
         got = f"{getattr(observation, 'dtype', type(observation).__name__)} {np.shape(observation)}"
-        found.append(
-            f"an observation ({got}) is outside {env.observation_space}: fix the space or the observation"
-        )
+        found.append(f"an observation ({got}) is outside {env.observation_space}: fix the space or the observation")
     return found

@@ -29,9 +29,7 @@ def _import(module: str, env_id: str) -> None:
     try:
         importlib.import_module(module)
     except ImportError as error:
-        raise ValueError(
-            f"environment id {env_id!r}: cannot import {module!r} ({error}): install it first"
-        ) from error
+        raise ValueError(f"environment id {env_id!r}: cannot import {module!r} ({error}): install it first") from error
 
 
 def _register_atari(name: str) -> None:
@@ -40,9 +38,7 @@ def _register_atari(name: str) -> None:
         ale_py = importlib.import_module("ale_py")
     except ImportError as error:
         if name.startswith("ALE/") or "NoFrameskip" in name:
-            raise ValueError(
-                f'environment id {name!r} needs ale_py: pip install "hybridrl[atari]"'
-            ) from error
+            raise ValueError(f'environment id {name!r} needs ale_py: pip install "hybridrl[atari]"') from error
         return
     gym.register_envs(ale_py)
 

@@ -63,9 +63,7 @@ class EnvFactory:
             raise ValueError(f"env_kwargs of {spec.id!r}: {unknown}")
         try:
             # Without Gymnasium's passive checker: one call less per step, and `check_env` does its work.
-            return gym.make(
-                spec, max_episode_steps=self.max_episode_steps, disable_env_checker=True, **self.env_kwargs
-            )
+            return gym.make(spec, max_episode_steps=self.max_episode_steps, disable_env_checker=True, **self.env_kwargs)
         except _MISSING as error:
             raise ValueError(_needs(spec, error)) from error
 
@@ -198,14 +196,8 @@ class _Checked:
         env = self.factory()
         if not isinstance(env, gym.Env):
             _refuse_old_gym(env)
-            cure = (
-                "pass the VectorEnv itself"
-                if isinstance(env, gym.vector.VectorEnv)
-                else "return a gymnasium.Env"
-            )
-            raise ValueError(
-                f"the callable returned a {type(env).__name__}, expected a gymnasium.Env: {cure}"
-            )
+            cure = "pass the VectorEnv itself" if isinstance(env, gym.vector.VectorEnv) else "return a gymnasium.Env"
+            raise ValueError(f"the callable returned a {type(env).__name__}, expected a gymnasium.Env: {cure}")
         return env if self.max_episode_steps is None else gym.wrappers.TimeLimit(env, self.max_episode_steps)
 
 
@@ -240,9 +232,7 @@ def _adopt(env: AnyVectorEnv, options: _Options) -> Environments:
     if given:
         raise ValueError(f"{given[0]} with a VectorEnv: it is built already; set it where you build it")
     if options.num_envs not in (1, env.num_envs):
-        raise ValueError(
-            f"num_envs={options.num_envs}, but the VectorEnv has {env.num_envs}: leave num_envs out"
-        )
+        raise ValueError(f"num_envs={options.num_envs}, but the VectorEnv has {env.num_envs}: leave num_envs out")
     spec = env.spec
     name = spec.id if spec is not None else type(env.unwrapped).__name__
     limit = getattr(env.unwrapped, "max_episode_steps", None) or (spec.max_episode_steps if spec else None)
@@ -255,9 +245,7 @@ def _adopt(env: AnyVectorEnv, options: _Options) -> Environments:
         bounds=options.bounds,
     )
     if options.autoreset not in (None, adopted.autoreset):
-        raise ValueError(
-            f"autoreset={options.autoreset!r}, but the VectorEnv has {adopted.autoreset!r}: leave it out"
-        )
+        raise ValueError(f"autoreset={options.autoreset!r}, but the VectorEnv has {adopted.autoreset!r}: leave it out")
     return adopted
 
 
@@ -272,9 +260,7 @@ def _refuse_instance(env: object) -> None:
             "env=lambda: gymnasium.make(...), since several are needed"
         )
     if not callable(env):
-        raise ValueError(
-            f"env is a {type(env).__name__}: expected an id, a callable that makes one, or a VectorEnv"
-        )
+        raise ValueError(f"env is a {type(env).__name__}: expected an id, a callable that makes one, or a VectorEnv")
 
 
 def _refuse_old_gym(env: object) -> None:
@@ -301,9 +287,7 @@ def _unknown_kwargs(creator: Callable[..., Any], kwargs: Mapping[str, Any]) -> s
     unknown = sorted(set(kwargs) - set(accepted))
     if not unknown or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values()):
         return ""
-    return (
-        f"{', '.join(map(repr, unknown))} is not accepted, expected some of {', '.join(accepted) or 'none'}"
-    )
+    return f"{', '.join(map(repr, unknown))} is not accepted, expected some of {', '.join(accepted) or 'none'}"
 
 
 def _needs(spec: EnvSpec, error: BaseException) -> str:

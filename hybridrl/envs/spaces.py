@@ -123,10 +123,7 @@ class ActionSpec:
         if self.bounds == "scale":
             half = self._half_range()
             # A dimension whose bounds coincide has one action; any number stands for it.
-            flat = (
-                np.divide(flat - self.low.astype(np.float64), half, out=np.ones(flat.shape), where=half > 0)
-                - 1.0
-            )
+            flat = np.divide(flat - self.low.astype(np.float64), half, out=np.ones(flat.shape), where=half > 0) - 1.0
         return flat.astype(np.float32)
 
     def sample(self, count: int, rng: np.random.Generator) -> Array:

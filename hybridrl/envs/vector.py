@@ -82,9 +82,7 @@ class Environments:
         observation, _ = self._env.reset(seed=self._seeds(seed))  # type: ignore[arg-type]
         found, expected = np.shape(observation), (self.num_envs, *self.observation.shape)
         if found != expected:
-            raise ValueError(
-                f"reset gave observations of shape {found}, expected {expected}: check the environment"
-            )
+            raise ValueError(f"reset gave observations of shape {found}, expected {expected}: check the environment")
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
         return self._ingest(observation)
 
@@ -156,9 +154,7 @@ class Environments:
         return f"actions of shape {actions.shape}: expected {self._action_shape}, in the network's terms"
 
 
-def final_observations(
-    infos: Mapping[str, Any], observation: Array, ended: npt.NDArray[np.bool_]
-) -> Array | None:
+def final_observations(infos: Mapping[str, Any], observation: Array, ended: npt.NDArray[np.bool_]) -> Array | None:
     """Return [N, *shape]: what ended the episodes in the rows `ended` [N], `observation` in the others.
 
     For SAME_STEP. Reads an object array (SyncVectorEnv, AsyncVectorEnv), a plain array [N, *shape] (ALE), or
@@ -196,9 +192,7 @@ def _autoreset_of(env: gym.vector.VectorEnv[Any, Any, Any]) -> Autoreset:
     given = (env.metadata or {}).get("autoreset_mode")
     expected = "expected metadata['autoreset_mode'] to be AutoresetMode.NEXT_STEP or AutoresetMode.SAME_STEP"
     if given is None:
-        raise ValueError(
-            f"{name} does not say how it resets: {expected} (guessing would corrupt transitions)"
-        )
+        raise ValueError(f"{name} does not say how it resets: {expected} (guessing would corrupt transitions)")
     try:
         mode = AutoresetMode(given)
     except ValueError:

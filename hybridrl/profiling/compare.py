@@ -114,9 +114,7 @@ def _paths(reports: list[Report | None]) -> list[tuple[str, ...]]:
     return list(_walk(tree, ()))
 
 
-def _walk(
-    tree: dict[tuple[str, ...], list[tuple[str, ...]]], path: tuple[str, ...]
-) -> Iterator[tuple[str, ...]]:
+def _walk(tree: dict[tuple[str, ...], list[tuple[str, ...]]], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for child in tree.get(path, []):
         yield child
         yield from _walk(tree, child)

@@ -43,9 +43,7 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     return _COLOURS | {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(own)}
 
 
-def draw_tree(
-    segments: Sequence[Segment], wall_s: float, title: str, source: str, ax: Axes | None = None
-) -> Axes:
+def draw_tree(segments: Sequence[Segment], wall_s: float, title: str, source: str, ax: Axes | None = None) -> Axes:
     """Top-level phases as one bar, what is inside them as a bar below, and so on; returns the axes."""
     depths = 1 + max(segment.depth for segment in segments)
     ax = ax if ax is not None else _new_axes(0.75 + 0.55 * depths)

@@ -68,9 +68,7 @@ class Report:
         if self.source not in get_args(Source):
             raise ValueError(f"source={self.source!r}: expected one of {', '.join(get_args(Source))}")
         if self.other_s < 0:
-            raise ValueError(
-                f"phases take {-self.other_s:g} s more than wall_s={self.wall_s:g}: they overlap?"
-            )
+            raise ValueError(f"phases take {-self.other_s:g} s more than wall_s={self.wall_s:g}: they overlap?")
 
     @property
     def other_s(self) -> float:
@@ -141,17 +139,13 @@ class Report:
     def _sheet(self) -> Sheet:
         headings = ("phase", "calls", "total s", "share", "µs / call")
         lines = [self._line(row) for row in self.phases]
-        lines.append(
-            Line(OTHER, 0, ("", text(self.other_s), share_text(self.share(OTHER)), ""), self.share(OTHER))
-        )
+        lines.append(Line(OTHER, 0, ("", text(self.other_s), share_text(self.share(OTHER)), ""), self.share(OTHER)))
         return Sheet(headings, tuple(lines), (*self._summary(), *self._first_calls(), *self.notes))
 
     def _line(self, row: PhaseRow) -> Line:
         share = row.total_s / self.wall_s if self.wall_s else None
         each = text(row.total_s / row.calls * 1e6, 3) if row.calls else "–"
-        return Line(
-            row.name, len(row.path) - 1, (f"{row.calls:,}", text(row.total_s), share_text(share), each), share
-        )
+        return Line(row.name, len(row.path) - 1, (f"{row.calls:,}", text(row.total_s), share_text(share), each), share)
 
     def _title(self) -> str:
         rate = self.steps_per_second
@@ -193,9 +187,7 @@ class Report:
             rows = tuple(PhaseRow(**{**row, "path": tuple(row["path"])}) for row in given.pop("phases"))
             return cls(**{**given, "phases": rows, "notes": tuple(given.pop("notes"))})
         except KeyError as error:
-            raise ValueError(
-                f"not a report: key {error} is missing; expected what Report.to_dict wrote"
-            ) from None
+            raise ValueError(f"not a report: key {error} is missing; expected what Report.to_dict wrote") from None
         except TypeError as error:
             raise ValueError(f"not a report: {error}; expected what Report.to_dict wrote") from None
 

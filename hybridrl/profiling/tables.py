@@ -50,9 +50,7 @@ def rich_table(sheet: Sheet) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(
-        box=box.SIMPLE_HEAD, caption="\n".join(sheet.footer), caption_justify="left", pad_edge=False
-    )
+    table = Table(box=box.SIMPLE_HEAD, caption="\n".join(sheet.footer), caption_justify="left", pad_edge=False)
     for column, heading in enumerate(sheet.headings):
         table.add_column(heading, justify="left" if column == 0 else "right", no_wrap=True)
     for line, guide in zip(sheet.lines, _guides(sheet.lines), strict=True):
@@ -71,9 +69,7 @@ def plain(sheet: Sheet) -> str:
 
 def html(sheet: Sheet) -> str:
     """The sheet as an HTML table in the page's own colours, light or dark."""
-    head = "".join(
-        f'<th scope="col" style="{_style(i)}">{escape(h)}</th>' for i, h in enumerate(sheet.headings)
-    )
+    head = "".join(f'<th scope="col" style="{_style(i)}">{escape(h)}</th>' for i, h in enumerate(sheet.headings))
     body = "".join(_html_row(line, sheet.bar) for line in sheet.lines)
     foot = "".join(f"<div>{escape(line)}</div>" for line in sheet.footer)
     return (
@@ -97,9 +93,7 @@ def _html_row(line: Line, bar: int | None) -> str:
 
 def _style(column: int) -> str:
     side = "left" if column == 0 else "right"
-    return (
-        f"text-align: {side}; padding: 0.15em 0.6em; white-space: nowrap; font-variant-numeric: tabular-nums"
-    )
+    return f"text-align: {side}; padding: 0.15em 0.6em; white-space: nowrap; font-variant-numeric: tabular-nums"
 
 
 def _guides(lines: tuple[Line, ...]) -> list[str]:

@@ -162,9 +162,7 @@ class PhaseTimer:
         self._phase_clock = clock if synchronize is None else _synchronized(clock, synchronize)
         self._scopes: dict[str, _Scope] = {}
         self._root = _Node("", None)
-        self._idle = _Node(
-            "", None
-        )  # childless: entering a phase outside run() takes the slow path, and raises
+        self._idle = _Node("", None)  # childless: entering a phase outside run() takes the slow path, and raises
         self._node = self._idle
         self._paths = 0
         self._wall_ns = 0
@@ -346,9 +344,7 @@ def scope_cost(
     return ScopeCost(median(cost.inside_ns for cost in samples), median(cost.outside_ns for cost in samples))
 
 
-def measure_overhead(
-    timer_class: type[PhaseTimer] = PhaseTimer, clock: Clock = time.perf_counter_ns
-) -> float:
+def measure_overhead(timer_class: type[PhaseTimer] = PhaseTimer, clock: Clock = time.perf_counter_ns) -> float:
     """Seconds that one scope of `timer_class` costs on this machine, now, read on `clock`."""
     return scope_cost(timer_class, clock).total_ns / 1e9
 

@@ -1,0 +1,384 @@
+"""The face of the library: an algorithm bound to environments, a placement and a schedule."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Never, Self
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from hybridrl import checkpoints, envs, recipes
+from hybridrl.algorithms import PPOConfig, PPOLearner
+from hybridrl.data import RolloutStorage
+from hybridrl.envs import ActionSpec, Environments, Episode
+from hybridrl.execution import Budget, Collector, Iteration, synchronous
+from hybridrl.networks import ActorCritic, CategoricalHead, GaussianHead, Head, ObservationNormalizer, Policy
+from hybridrl.placement import Placement
+from hybridrl.profiling import NullTimer, PhaseTimer
+from hybridrl.recipes import PPORecipe
+from hybridrl.results import TrainingLog, TrainingResult
+
+EnvSource = str | Callable[[], gym.Env[Any, Any]] | gym.vector.VectorEnv[Any, Any, Any]
+Callback = Callable[[Iteration], bool | None]
+Array = npt.NDArray[Any]
+
+
+class PPO:
+    """Proximal policy optimisation, ready to train.
+
+    Args:
+        env: a Gymnasium id, a callable that makes one environment, or a ``gymnasium.vector.VectorEnv``.
+        recipe: ``"default"``, ``"classic"``, ``"tuned"``, a :class:`~hybridrl.recipes.PPORecipe`, or a
+            :class:`~hybridrl.algorithms.PPOConfig` (the rest is then default).
+        network: a module of your own with ``forward(observation [B, ...]) -> (parameters [B, K], value [B])``, where
+            K is the number of actions, or twice the number of continuous dimensions (means, then log deviations);
+            None builds the recipe's. It is trained in place.
+        placement: ``"cpu"``.
+        schedule: ``"sync"``: act and learn in turns.
+        seed: of initialisation, action sampling, shuffling and environments, each of which gets its own stream.
+
+    Raises:
+        ValueError: an argument is wrong: what was given, what was expected, what to do.
+
+    Attributes:
+        recipe: the configuration in use.
+        environments: those it trains on.
+        policy: network, normaliser and action distribution.
+    """
+
+    def __init__(
+        self,
+        env: EnvSource,
+        recipe: str | PPORecipe | PPOConfig = "default",
+        *,
+        network: nn.Module | None = None,
+        placement: str | Placement = "cpu",
+        schedule: str = "sync",
+        seed: int = 0,
+    ) -> None:
+        if schedule != "sync":
+            raise ValueError(f"schedule={schedule!r}: expected 'sync', the one that this version has")
+        self.placement, self.schedule, self.seed = Placement.parse(placement), schedule, seed
+        initial, *streams, self._env_seed = envs.spread_seeds(seed, 5)
+        self.recipe = _recipe(recipe, env)
+        self.environments = _environments(env, self.recipe)
+        self.policy = _policy(self.environments, network, self.recipe, initial)
+        self._generators = {
+            name: torch.Generator().manual_seed(stream)
+            for name, stream in zip(("act", "learn", "predict"), streams, strict=True)
+        }
+        self._custom_network = network is not None
+        self._unfinished: Budget | None = None
+        self._resumes = 0
+        self._learner = PPOLearner(
+            self.policy,
+            self.recipe.ppo,
+            num_envs=self.environments.num_envs,
+            generator=self._generators["learn"],
+            normalize_reward=self.recipe.normalize_reward,
+            timer=NullTimer(),
+        )
+        self._collector = Collector(
+            self.environments,
+            self.policy,
+            _storage(self.environments, self.recipe),
+            generator=self._generators["act"],
+            seed=self._env_seed,
+            timer=NullTimer(),
+        )
+
+    @property
+    def timesteps(self) -> int:
+        """Environment steps taken since the agent was made."""
+        return self._collector.timesteps
+
+    @property
+    def episodes(self) -> int:
+        """Episodes finished since the agent was made."""
+        return self._collector.episodes
+
+    def learn(
+        self,
+        total_timesteps: int | None = None,
+        *,
+        total_episodes: int | None = None,
+        progress_bar: bool = False,
+        callback: Callback | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: int = 50,
+        resume: bool = False,
+    ) -> TrainingResult:
+        """Train for a budget; calling again trains further.
+
+        Args:
+            total_timesteps: environment steps to take; no more are taken.
+            total_episodes: or episodes to finish. Neither: the recipe's budget.
+            progress_bar: show one on stderr, where that is a terminal.
+            callback: called after each update; returning False ends training.
+            checkpoint: save the agent here now and then and at the end, so that a killed run loses little.
+            checkpoint_every: updates between two saves.
+            resume: spend what is left of the budget that a saved agent was interrupted in.
+
+        Returns:
+            Episodes, statistics and the phase report of this call.
+
+        Raises:
+            ValueError: both budgets are given, or there is nothing to resume.
+        """
+        if checkpoint_every < 1:
+            raise ValueError(f"checkpoint_every={checkpoint_every}: expected at least 1 update")
+        budget = self._budget(total_timesteps, total_episodes, resume)
+        timer = self._learner.timer = self._collector.timer = PhaseTimer()
+        log = TrainingLog(first_timestep=self.timesteps)
+        rounds = synchronous(self._collector, self._learner, budget, rows=self.recipe.ppo.rollout_steps, timer=timer)
+        with timer.run(), _progress_bar(budget, progress_bar) as bar:
+            for iteration in rounds:
+                log.add(iteration)
+                _advance(bar, budget.spent(timesteps=self.timesteps, episodes=self.episodes), log)
+                if checkpoint is not None and len(log.updates) % checkpoint_every == 0:
+                    self.save(checkpoint)
+                if callback is not None and callback(iteration) is False:
+                    break
+            else:
+                self._unfinished = None
+        if checkpoint is not None:
+            self.save(checkpoint)
+        return log.result(timer, notes=self._notes(), stopped=self._unfinished is not None)
+
+    def predict(self, observation: Array, state: None = None, *, deterministic: bool = False) -> tuple[Array, None]:
+        """Choose actions, as Stable-Baselines3's ``predict`` does.
+
+        Args:
+            observation: one observation ``[*shape]``, or a batch ``[B, *shape]``.
+            state: for recurrent policies; these have none.
+            deterministic: take the most probable action instead of sampling.
+
+        Returns:
+            Action or actions in the environment's own terms, and None.
+
+        Raises:
+            ValueError: the observation's shape isn't the environment's.
+        """
+        spec = self.environments.observation
+        batch = np.asarray(observation, spec.dtype)
+        single = batch.shape == spec.shape
+        if not single and batch.shape[1:] != spec.shape:
+            raise ValueError(f"observation of shape {batch.shape}: expected {spec.shape}, or a batch of those")
+        actions = self.environments.action.to_env(self._choose(batch[None] if single else batch, deterministic))
+        return (actions[0] if single else actions), None
+
+    def evaluate(
+        self,
+        episodes: int = 100,
+        *,
+        environments: Environments | None = None,
+        deterministic: bool = True,
+        seed: int | None = None,
+    ) -> list[Episode]:
+        """Play episodes with the policy as it is, on environments of their own.
+
+        Args:
+            episodes: how many, exactly.
+            environments: where; None makes fresh ones like those trained on.
+            deterministic: take the most probable actions.
+            seed: of the environments; None derives one from the agent's that training doesn't use.
+
+        Returns:
+            The episodes, with raw returns.
+        """
+        chosen = environments or self.environments.clone(min(episodes, 16))
+        seed = envs.spread_seeds(self.seed, 6)[-1] if seed is None else seed
+        try:
+            return envs.evaluate(lambda o: self._choose(o, deterministic), chosen, episodes=episodes, seed=seed)
+        finally:
+            if environments is None:
+                chosen.close()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything that training needs to go on into one safetensors file, whole or not at all.
+
+        Networks, normalisers, optimiser, random number generators and counters are kept. Environments aren't: a
+        loaded agent starts new episodes, from seeds derived from its own.
+        """
+        spec = self.environments.action
+        data = {
+            "algorithm": "ppo",
+            "environment": self.environments.spec_id,
+            "observation_shape": list(self.environments.observation.shape),
+            "action": [spec.kind, spec.size],
+            "recipe": self.recipe.to_dict(),
+            "custom_network": self._custom_network,
+            "seed": self.seed,
+            "timesteps": self.timesteps,
+            "episodes": self.episodes,
+            "resumes": self._resumes,
+            "unfinished": None if self._unfinished is None else dataclasses.asdict(self._unfinished),
+            "optimizer": [group["lr"] for group in self._learner.optimizer.param_groups],
+        }
+        checkpoints.write(path, self._tensors(), data)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        env: EnvSource | None = None,
+        network: nn.Module | None = None,
+        placement: str | Placement = "cpu",
+    ) -> Self:
+        """Read an agent that :meth:`save` wrote, on any machine.
+
+        Args:
+            path: of the file.
+            env: needed where the agent was made with something other than a Gymnasium id.
+            network: needed where the agent was made with one; of the same architecture.
+            placement: where it shall run, whatever it was saved on.
+
+        Raises:
+            ValueError: the file can't be read, or doesn't fit the environment or the network.
+        """
+        tensors, data = checkpoints.read(path)
+        if data["custom_network"] and network is None:
+            raise ValueError(f"{os.fspath(path)}: made with a network of your own; give one like it as network=")
+        if env is None and data["environment"] is None:
+            raise ValueError(f"{os.fspath(path)}: made without a Gymnasium id; give the environment as env=")
+        recipe = PPORecipe.from_dict(data["recipe"])
+        source: EnvSource = data["environment"] if env is None else env
+        agent = cls(source, recipe, network=network, placement=placement, seed=data["seed"])
+        agent._check_fits(data, path)
+        agent._restore(tensors, data)
+        return agent
+
+    def close(self) -> None:
+        """Release the environments; closing twice is fine."""
+        self.environments.close()
+
+    def _budget(self, timesteps: int | None, episodes: int | None, resume: bool) -> Budget:
+        if resume and (timesteps is not None or episodes is not None):
+            raise ValueError("resume=True goes on with the saved budget: give no other")
+        if resume:
+            if self._unfinished is None:
+                raise ValueError("resume=True: nothing is unfinished; give a budget to train further")
+            return self._unfinished
+        if timesteps is None and episodes is None:
+            timesteps, episodes = self.recipe.budget.timesteps, self.recipe.budget.episodes
+        self._unfinished = Budget(
+            timesteps=timesteps, episodes=episodes, first_timestep=self.timesteps, first_episode=self.episodes
+        )
+        return self._unfinished
+
+    def _notes(self) -> tuple[str, ...]:
+        return (self.environments.description, f"placement {self.placement}, schedule {self.schedule}")
+
+    def _choose(self, observation: Array, deterministic: bool) -> Array:
+        """Actions in the network's terms."""
+        generator = None if deterministic else self._generators["predict"]
+        actions: Array = self.policy.predict(torch.from_numpy(observation), generator=generator).numpy()
+        return actions
+
+    def _modules(self) -> dict[str, nn.Module]:
+        return {"policy": self.policy, "reward_normalizer": self._learner.reward_normalizer}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {f"generator.{name}": g.get_state() for name, g in self._generators.items()}
+        for part, module in self._modules().items():
+            tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
+        for index, state in self._learner.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
+        return tensors
+
+    def _restore(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+        for part, module in self._modules().items():
+            module.load_state_dict(_under(tensors, part))
+        for name, generator in self._generators.items():
+            generator.set_state(tensors[f"generator.{name}"])
+        optimizer = self._learner.optimizer
+        states = {i: _under(tensors, f"optimizer.{i}") for i in range(len(optimizer.param_groups))}
+        optimizer.load_state_dict(
+            {"state": {i: s for i, s in states.items() if s}, "param_groups": optimizer.state_dict()["param_groups"]}
+        )
+        for group, rate in zip(optimizer.param_groups, data["optimizer"], strict=True):
+            group["lr"] = rate
+        self._collector.timesteps, self._collector.episodes = data["timesteps"], data["episodes"]
+        self._unfinished = None if data["unfinished"] is None else Budget(**data["unfinished"])
+        self._resumes = data["resumes"] + 1
+        self._collector.seed = envs.spread_seeds(self._env_seed, self._resumes + 1)[-1]
+
+    def _check_fits(self, data: dict[str, Any], path: str | os.PathLike[str]) -> None:
+        observation, action = self.environments.observation, self.environments.action
+        here = (list(observation.shape), [action.kind, action.size])
+        if (data["observation_shape"], data["action"]) != here:
+            raise ValueError(
+                f"{os.fspath(path)}: made for observations {data['observation_shape']} and actions {data['action']}; "
+                f"this environment has {here[0]} and {here[1]}"
+            )
+
+
+def _recipe(recipe: str | PPORecipe | PPOConfig, env: EnvSource) -> PPORecipe:
+    if isinstance(recipe, str):
+        recipe = recipes.ppo(recipe, env if isinstance(env, str) else None)
+    elif isinstance(recipe, PPOConfig):
+        recipe = PPORecipe(ppo=recipe)
+    elif not isinstance(recipe, PPORecipe):
+        raise ValueError(f"recipe={recipe!r}: expected a name such as 'default', a PPORecipe or a PPOConfig")
+    if isinstance(env, gym.vector.VectorEnv):
+        return dataclasses.replace(recipe, num_envs=env.num_envs)
+    return recipe
+
+
+def _environments(env: EnvSource, recipe: PPORecipe) -> Environments:
+    return envs.make(env, recipe.num_envs, max_episode_steps=recipe.max_episode_steps, bounds=recipe.bounds)
+
+
+def _policy(environments: Environments, network: nn.Module | None, recipe: PPORecipe, seed: int) -> Policy:
+    """Build the policy; torch's global generator is left as it was."""
+    head, shape = _head(environments.action), environments.observation.shape
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        built = network if network is not None else ActorCritic(int(np.prod(shape)), head, recipe.network)
+        policy = Policy(built, head, ObservationNormalizer(shape, enabled=recipe.normalize_observation))
+        policy.check(torch.from_numpy(np.zeros((2, *shape), environments.observation.dtype)))
+    return policy
+
+
+def _head(action: ActionSpec) -> Head:
+    return CategoricalHead(action.size) if action.kind == "discrete" else GaussianHead(action.size)
+
+
+def _storage(environments: Environments, recipe: PPORecipe) -> RolloutStorage:
+    rows = recipe.ppo.rollout_steps or environments.max_episode_steps
+    if rows is None:
+        raise ValueError("rollout_steps=None (whole episodes) needs a time limit: give the recipe max_episode_steps")
+    action = environments.action
+    return RolloutStorage(
+        rows,
+        environments.num_envs,
+        observation_shape=environments.observation.shape,
+        observation_dtype=environments.observation.dtype,
+        action_size=None if action.kind == "discrete" else action.size,
+    )
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
+
+
+def _progress_bar(budget: Budget, wanted: bool) -> "tqdm[Never]":
+    """On stderr, and only where that is a terminal: a log file or a notebook's output isn't the place."""
+    shown = wanted and not os.environ.get("HYBRIDRL_QUIET") and sys.stderr.isatty()
+    unit = "step" if budget.timesteps else "episode"
+    return tqdm(total=budget.amount, unit=f" {unit}s", unit_scale=True, file=sys.stderr, disable=not shown)
+
+
+def _advance(bar: "tqdm[Never]", spent: int, log: TrainingLog) -> None:
+    if bar.disable:
+        return
+    bar.update(spent - bar.n)
+    if log.episodes:
+        bar.set_postfix_str(f"return {np.mean([e.return_ for e in log.episodes[-20:]]):.1f}")

@@ -1,0 +1,283 @@
+"""Proximal policy optimisation (Schulman et al., 2017), plain: the book teaches it, and faster code must equal it."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hybridrl.data import Rollout
+from hybridrl.flat import FlatParameters
+from hybridrl.networks import Policy, RewardNormalizer
+from hybridrl.ops.losses import clipped_policy_loss, clipped_value_loss, value_loss
+from hybridrl.ops.returns import gae
+from hybridrl.ops.statistics import approximate_kl, clip_fraction, explained_variance, standardize
+from hybridrl.profiling import Timer
+from hybridrl.profiling.phases import RETURNS, UPDATE
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """What PPO does with a rollout. All rates are per optimiser step, all lengths in environment steps.
+
+    Raises:
+        ValueError: a field is out of its range.
+    """
+
+    rollout_steps: int | None = 128
+    """Steps of each environment between updates; None: one whole episode (with one environment)."""
+    epochs: int = 4
+    """Passes over each rollout. More reuse, more policy lag."""
+    minibatch_size: int | None = 256
+    """Samples per optimiser step; None: the whole rollout. Uneven rollouts are cut into near-equal minibatches."""
+    gamma: float = 0.99
+    """Discount per step."""
+    gae_lambda: float = 0.95
+    """Bias (0) against variance (1) of the advantages."""
+    clip_range: float = 0.2
+    """How far the probability ratio may move before its gradient is cut."""
+    value_clip_range: float | None = None
+    """The same for values, in units of the reward; None: not clipped, which usually learns better."""
+    value_coefficient: float = 0.5
+    """Weight of the value loss. Matters where actor and critic share parameters or a gradient norm."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus, per nat."""
+    learning_rate: float = 3e-4
+    """Adam's, of the whole network, or of all but the critic."""
+    critic_learning_rate: float | None = None
+    """Adam's for the parameters named ``critic.``; None: the same as the rest."""
+    anneal: bool = False
+    """Let the learning rates fall linearly to zero over the budget of `learn`."""
+    adam_epsilon: float = 1e-5
+    """Adam's denominator offset."""
+    max_gradient_norm: float | None = 0.5
+    """Bound on the whole network's gradient norm; None: no clipping."""
+    normalize_advantage: bool = True
+    """Standardise advantages in each minibatch."""
+    value_target: Literal["lambda", "one-step"] = "lambda"
+    """Fit the value to advantage + value (the lambda-return), or to r + gamma V(s') of acting time."""
+    truncation: Literal["bootstrap", "terminate"] = "bootstrap"
+    """What a time limit means. "terminate" repeats a common mistake: it is here to rerun work that made it."""
+    reward_shift: float = 0.0
+    """Added to each reward before learning."""
+    reward_scale: float = 1.0
+    """Multiplies each shifted reward before learning. Reported returns stay raw."""
+    target_kl: float | None = None
+    """Stop a rollout's epochs once the approximate KL divergence passes this, in nats. Costs one host read an epoch."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ValueError(f"{name}={value}: expected a number from {low:g} to {high:g}")
+        for name, choices in _CHOICES:
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}")
+
+
+_INFINITY, _TINY = float("inf"), 1e-12
+_RANGES = (
+    ("rollout_steps", 1, _INFINITY),
+    ("epochs", 1, _INFINITY),
+    ("minibatch_size", 1, _INFINITY),
+    ("gamma", 0, 1),
+    ("gae_lambda", 0, 1),
+    ("clip_range", _TINY, _INFINITY),
+    ("value_clip_range", _TINY, _INFINITY),
+    ("value_coefficient", 0, _INFINITY),
+    ("entropy_coefficient", -_INFINITY, _INFINITY),
+    ("learning_rate", 0, _INFINITY),
+    ("critic_learning_rate", 0, _INFINITY),
+    ("adam_epsilon", 0, _INFINITY),
+    ("max_gradient_norm", _TINY, _INFINITY),
+    ("reward_shift", -_INFINITY, _INFINITY),
+    ("reward_scale", -_INFINITY, _INFINITY),
+    ("target_kl", _TINY, _INFINITY),
+)
+_CHOICES = (("value_target", ("lambda", "one-step")), ("truncation", ("bootstrap", "terminate")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOStatistics:
+    """One update, averaged over its minibatches; divergences and entropies in nats."""
+
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    approximate_kl: float
+    clip_fraction: float
+    gradient_norm: float
+    """Before clipping."""
+    explained_variance: float
+    """Of the returns, by the values of acting time; NaN where the returns don't vary."""
+    optimizer_steps: int
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Valid samples of a rollout, flattened; B of them."""
+
+    observation: Tensor  # [B, *shape]
+    action: Tensor  # [B] or [B, A]
+    log_prob: Tensor  # [B]
+    value: Tensor  # [B]
+    advantage: Tensor  # [B]
+    target: Tensor  # [B]
+
+    def take(self, index: Tensor) -> "_Batch":
+        return _Batch(*(getattr(self, f.name)[index] for f in fields(_Batch)))
+
+    def minibatches(self, size: int | None, generator: torch.Generator) -> Iterator["_Batch"]:
+        """Shuffle once, then slice: near-equal parts, so that no leftover of one or two samples takes a step."""
+        count = len(self.log_prob)
+        shuffled = self.take(torch.randperm(count, generator=generator))
+        parts = 1 if size is None else -(-count // size)
+        edges = [count * part // parts for part in range(parts + 1)]
+        for start, stop in pairwise(edges):
+            yield _Batch(*(getattr(shuffled, f.name)[start:stop] for f in fields(_Batch)))
+
+
+class PPOLearner:
+    """Improves a policy from rollouts. It computes where the policy's parameters and the rollout live.
+
+    Args:
+        policy: its parameters become one flat vector.
+        config: see :class:`PPOConfig`.
+        num_envs: columns of the rollouts.
+        generator: shuffles samples; on the host.
+        normalize_reward: scale rewards by the deviation of their running discounted sums.
+        timer: times the phases "returns" and "update".
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: PPOConfig,
+        *,
+        num_envs: int,
+        generator: torch.Generator,
+        normalize_reward: bool = False,
+        timer: Timer,
+    ) -> None:
+        self.policy, self.config, self.generator, self.timer = policy, config, generator, timer
+        self.flat = FlatParameters(policy)
+        self.reward_normalizer = RewardNormalizer(num_envs, gamma=config.gamma, enabled=normalize_reward)
+        self.optimizer = _adam(self.flat, config)
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._warned = False
+
+    def update(self, rollout: Rollout, *, progress: float = 0.0) -> PPOStatistics:
+        """Learn from one rollout.
+
+        Args:
+            rollout: fresh from the current policy.
+            progress: share of the budget already spent, in [0, 1]; used by annealing only.
+
+        Returns:
+            What the update did; read from the device once, at its end.
+        """
+        self._anneal(progress)
+        with self.timer.phase(RETURNS):
+            batch = self._batch(rollout)
+        with self.timer.phase(UPDATE):
+            sums, steps = self._epochs(batch)
+            self.policy.normalizer.update(batch.observation)
+            fit = explained_variance(batch.value, batch.target)
+            *means, fitted = torch.cat([sums / steps, fit.unsqueeze(0)]).tolist()
+        names = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clip_fraction", "gradient_norm")
+        return PPOStatistics(
+            **dict(zip(names, means, strict=True)),
+            explained_variance=fitted,
+            optimizer_steps=steps,
+            learning_rate=self.optimizer.param_groups[0]["lr"],
+        )
+
+    @torch.no_grad()
+    def _batch(self, rollout: Rollout) -> _Batch:
+        """Advantages and value targets over ``[T, N]``, then the valid samples in one row."""
+        c, r = self.config, rollout
+        reward = (r.reward + c.reward_shift) * c.reward_scale * r.valid
+        done = r.terminated | r.truncated
+        reward = self.reward_normalizer(reward, done, r.valid)
+        terminated = done if c.truncation == "terminate" else r.terminated
+        advantage = gae(reward, r.value, r.next_value, terminated, r.truncated, gamma=c.gamma, lambda_=c.gae_lambda)
+        target = advantage + r.value
+        if c.value_target == "one-step":
+            target = reward + c.gamma * torch.where(terminated, 0.0, r.next_value)
+        index = r.valid.flatten().nonzero().squeeze(-1)
+        columns = (r.observation, r.action, r.log_prob, r.value, advantage, target)
+        return _Batch(*(column.flatten(0, 1)[index] for column in columns))
+
+    def _epochs(self, batch: _Batch) -> tuple[Tensor, int]:
+        """Every epoch's minibatches; returns the summed statistics ``[6]`` and the number of optimiser steps."""
+        sums, steps = torch.zeros(6, dtype=batch.value.dtype, device=batch.value.device), 0
+        for _ in range(self.config.epochs):
+            before, before_steps = sums.clone(), steps
+            for minibatch in batch.minibatches(self.config.minibatch_size, self.generator):
+                sums += self._step(minibatch)
+                steps += 1
+            if self.config.target_kl and (sums - before)[3].item() / (steps - before_steps) > self.config.target_kl:
+                break
+        return sums, steps
+
+    def _step(self, batch: _Batch) -> Tensor:
+        """One optimiser step; returns its statistics ``[6]`` without reading them on the host."""
+        self.flat.zero_grad()
+        loss, statistics = self._loss(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.flat.gather_gradients()
+        norm = self.flat.clip_gradients_(self.config.max_gradient_norm or _INFINITY)
+        self.optimizer.step()
+        return torch.stack([*statistics, norm])
+
+    def _loss(self, batch: _Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """PPO's loss on a minibatch, and policy loss, value loss, entropy, KL and clip fraction, detached."""
+        c = self.config
+        parameters, value = self.policy(batch.observation)
+        log_prob, entropy = self.policy.head.evaluate(parameters, batch.action)
+        policy = clipped_policy_loss(log_prob, batch.log_prob, self._advantage(batch), clip_range=c.clip_range)
+        if c.value_clip_range is None:
+            critic = value_loss(value, batch.target)
+        else:
+            critic = clipped_value_loss(value, batch.value, batch.target, clip_range=c.value_clip_range)
+        loss = policy + c.value_coefficient * critic - c.entropy_coefficient * entropy.mean()
+        with torch.no_grad():
+            kl = approximate_kl(log_prob, batch.log_prob)
+            clipped = clip_fraction(log_prob, batch.log_prob, clip_range=c.clip_range)
+            return loss, (policy.detach(), critic.detach(), entropy.mean(), kl, clipped)
+
+    def _advantage(self, batch: _Batch) -> Tensor:
+        if not self.config.normalize_advantage:
+            return batch.advantage
+        if len(batch.advantage) == 1 and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "a minibatch of one sample has no spread: its advantage isn't normalised; use a larger minibatch_size",
+                stacklevel=2,
+            )
+        return standardize(batch.advantage)
+
+    def _anneal(self, progress: float) -> None:
+        if self.config.anneal:
+            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate * max(0.0, 1.0 - progress)
+
+
+def _adam(flat: FlatParameters, config: PPOConfig) -> torch.optim.Adam:
+    """One fused step for the whole network, or one for the critic and one for the rest."""
+    if config.critic_learning_rate is None:
+        groups = [{"params": [flat.leaf()], "lr": config.learning_rate}]
+    else:
+        rest, critic = flat.leaf(without="network.critic."), flat.leaf(prefix="network.critic.")
+        groups = [
+            {"params": [rest], "lr": config.learning_rate},
+            {"params": [critic], "lr": config.critic_learning_rate},
+        ]
+    try:
+        return torch.optim.Adam(groups, eps=config.adam_epsilon, fused=True)
+    except RuntimeError:  # this device or dtype has no fused kernel; the arithmetic is the same
+        return torch.optim.Adam(groups, eps=config.adam_epsilon)

@@ -1,0 +1,91 @@
+"""Acting: environments and a policy fill a rollout, in place."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hybridrl.data import Rollout, RolloutStorage
+from hybridrl.envs import Environments, Episode, EpisodeTracker
+from hybridrl.networks import Policy
+from hybridrl.profiling import Timer
+from hybridrl.profiling.phases import ACT, ENV, STORE
+
+
+class Collector:
+    """Steps environments with a policy and writes what happens into a storage.
+
+    Args:
+        environments: N of them; reset at the first collection.
+        policy: acts.
+        storage: rows for at least one rollout, N environments wide.
+        generator: samples actions; where the policy computes.
+        seed: of the environments' first episodes.
+        timer: times the phases "act", "env" and "store".
+
+    Attributes:
+        timesteps: environment steps taken so far (reset rows aren't steps).
+        episodes: episodes finished so far.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        policy: Policy,
+        storage: RolloutStorage,
+        *,
+        generator: torch.Generator,
+        seed: int,
+        timer: Timer,
+    ) -> None:
+        self.environments, self.policy, self.storage = environments, policy, storage
+        self.generator, self.seed, self.timer = generator, seed, timer
+        self.timesteps = self.episodes = 0
+        self._tracker = EpisodeTracker(environments.num_envs)
+        self._observation: npt.NDArray[np.generic] | None = None
+        self._awaiting: int | None = None  # the row whose next value isn't known yet
+
+    def collect(self, rows: int | None) -> tuple[Rollout, list[Episode]]:
+        """Act for some rows, or with one environment to the end of an episode.
+
+        Args:
+            rows: vector steps, at most the storage's; None collects one whole episode.
+
+        Returns:
+            The rollout (views, overwritten by the next call) and the episodes that ended in it.
+        """
+        self.storage.clear()
+        if self._observation is None:
+            with self.timer.phase(ENV):
+                self._observation = self.environments.reset(seed=self.seed)
+        finished: list[Episode] = []
+        while self.storage.written < (rows or self.storage.rows) and not (rows is None and finished):
+            self._observation = self._step(self._observation, finished)
+        with self.timer.phase(ACT):
+            self._settle(self.policy.value(torch.from_numpy(self._observation)))
+        rollout = self.storage.rollout()
+        self.timesteps += int(rollout.valid.sum())
+        self.episodes += len(finished)
+        return rollout, finished
+
+    def _step(self, observation: npt.NDArray[np.generic], finished: list[Episode]) -> npt.NDArray[np.generic]:
+        """Act on an observation, step, store; returns the next observation."""
+        with self.timer.phase(ACT):
+            decision = self.policy.act(torch.from_numpy(observation), generator=self.generator)
+        with self.timer.phase(ENV):
+            step = self.environments.step(decision.action.numpy())
+        with self.timer.phase(STORE):
+            self._settle(decision.value)
+            # A step that every environment spent on resetting holds no transition: nothing is kept of it.
+            if step.valid.any():
+                self._awaiting = self.storage.write(observation, decision, step)
+            finished += self._tracker.update(step)
+        if step.final_observation is not None and step.truncated.any():
+            with self.timer.phase(ACT):
+                self._settle(self.policy.value(torch.from_numpy(step.final_observation)))
+        return step.observation
+
+    def _settle(self, next_value: torch.Tensor) -> None:
+        """Complete the last row: the value of what followed it has become known."""
+        if self._awaiting is not None:
+            self.storage.write_next_value(self._awaiting, next_value)
+            self._awaiting = None
