@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,8 @@ from hybridrl.profiling.tables import Line, Sheet, html, plain, rich_table, text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.table import Table
+
+Path = tuple[str, ...]
 
 _ABSENT = "–"  # the phase does not occur there
 _UNKNOWN = "unknown"  # nobody measured
@@ -67,15 +69,19 @@ class Comparison:
             return _UNKNOWN
         return _ABSENT if seconds is None else text(seconds * scale)
 
+    def _line(self, name: str, depth: int, seconds: Sequence[float | None]) -> Line:
+        cells = [
+            self._cell(report, value) for report, value in zip(self.reports.values(), seconds, strict=True)
+        ]
+        return Line(name, depth, tuple(cells))
+
     def _sheet(self) -> Sheet:
         reports = list(self.reports.values())
+        paths = _paths(reports)
         headings = [f"{name} ({_UNKNOWN if r is None else r.source})" for name, r in self.reports.items()]
-        lines = [
-            Line(path[-1], len(path) - 1, tuple(self._cell(r, _seconds(r, path)) for r in reports))
-            for path in _paths(reports)
-        ]
-        lines.append(Line(OTHER, 0, tuple(self._cell(r, r and r.other_s) for r in reports)))
-        lines.append(Line("wall", 0, tuple(self._cell(r, r and r.wall_s) for r in reports), strong=True))
+        lines = [self._line(path[-1], len(path) - 1, [_seconds(r, path) for r in reports]) for path in paths]
+        lines.append(self._line(OTHER, 0, [r.other_s if r else None for r in reports]))
+        lines.append(self._line("wall", 0, [r.wall_s if r else None for r in reports])._replace(strong=True))
         rates = [None if r is None else r.steps_per_second for r in reports]
         lines.append(Line("steps/s", 0, tuple(_UNKNOWN if x is None else f"{x:,.0f}" for x in rates)))
         footer = (f"{self._unit()}; {_ABSENT} no such phase there", *self._notes())
@@ -88,7 +94,7 @@ class Comparison:
 
 
 def compare(reports: Mapping[str, Report | None], *, per: str | None = None) -> Comparison:
-    """Reports side by side, one column each; None is a placement that nobody measured, "unknown" in the table.
+    """Reports side by side, one column each; None is a placement nobody measured: "unknown" in the table.
 
     `per` names a counter, such as `updates`: the times are then milliseconds per count of it. ValueError for
     no reports.
@@ -98,14 +104,14 @@ def compare(reports: Mapping[str, Report | None], *, per: str | None = None) -> 
     return Comparison(dict(reports), per)
 
 
-def _seconds(report: Report | None, path: tuple[str, ...]) -> float | None:
+def _seconds(report: Report | None, path: Path) -> float | None:
     rows = [] if report is None else [row for row in report.phases if row.path == path]
     return rows[0].total_s if rows else None
 
 
-def _paths(reports: list[Report | None]) -> list[tuple[str, ...]]:
+def _paths(reports: list[Report | None]) -> list[Path]:
     """Every path of every report, parents before children, in the order of first sight."""
-    tree: dict[tuple[str, ...], list[tuple[str, ...]]] = {(): []}
+    tree: dict[Path, list[Path]] = {(): []}
     for report in reports:
         for row in () if report is None else report.phases:
             siblings = tree.setdefault(row.path[:-1], [])
@@ -114,9 +120,7 @@ def _paths(reports: list[Report | None]) -> list[tuple[str, ...]]:
     return list(_walk(tree, ()))
 
 
-def _walk(
-    tree: dict[tuple[str, ...], list[tuple[str, ...]]], path: tuple[str, ...]
-) -> Iterator[tuple[str, ...]]:
+def _walk(tree: Mapping[Path, list[Path]], path: Path) -> Iterator[Path]:
     for child in tree.get(path, []):
         yield child
         yield from _walk(tree, child)
