@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hybridrl.profiling.phases import OTHER
 from hybridrl.profiling.plots import Segment, draw_bars
 from hybridrl.profiling.report import Report
-from hybridrl.profiling.tables import Line, Sheet, html, plain, rich_table, text
+from hybridrl.profiling.tables import Line, Sheet, decimals, html, plain, rich_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,18 +39,22 @@ class Comparison:
         return html(self._sheet())
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """One stacked bar a report, each phase by the time of its own; unknown reports have no bar."""
-        bars = [(name, r.source, self._bar(r)) for name, r in self.reports.items() if r is not None]
+        """One stacked bar a report, each phase by its own time; "unknown" where nobody measured."""
+        bars = [(name, r.source if r else None, self._bar(r)) for name, r in self.reports.items()]
         return draw_bars(bars, self._unit(), ax)
 
-    def _bar(self, report: Report) -> list[Segment]:
+    def _bar(self, report: Report | None) -> list[Segment]:
+        """What each phase took itself, end to end; for a phase with others inside it, that is its rest."""
+        scale = None if report is None else self._scale(report)
+        if report is None or scale is None:
+            return []
+        parents = {row.path[:-1] for row in report.phases}
+        own = [("rest" if row.path in parents else row.name, row.self_s) for row in report.phases]
         segments, start = [], 0.0
-        own = [(row.name, row.self_s) for row in report.phases] + [(OTHER, report.other_s)]
-        for name, seconds in own:
-            width = seconds * (self._scale(report) or 0.0)
-            if width > 0:
-                segments.append(Segment(name, 0, start, width))
-                start += width
+        for name, seconds in [*own, (OTHER, report.other_s)]:
+            if seconds > 0:
+                segments.append(Segment((name,), start, seconds * scale))
+                start += seconds * scale
         return segments
 
     def _unit(self) -> str:
@@ -67,7 +71,8 @@ class Comparison:
         scale = None if report is None else self._scale(report)
         if scale is None:
             return _UNKNOWN
-        return _ABSENT if seconds is None else text(seconds * scale)
+        assert report is not None
+        return _ABSENT if seconds is None else f"{seconds * scale:,.{decimals(report.wall_s * scale, 5)}f}"
 
     def _line(self, name: str, depth: int, seconds: Sequence[float | None]) -> Line:
         cells = [
@@ -78,7 +83,7 @@ class Comparison:
     def _sheet(self) -> Sheet:
         reports = list(self.reports.values())
         paths = _paths(reports)
-        headings = [f"{name} ({_UNKNOWN if r is None else r.source})" for name, r in self.reports.items()]
+        headings = [f"{name}\n{_UNKNOWN if r is None else r.source}" for name, r in self.reports.items()]
         lines = [self._line(path[-1], len(path) - 1, [_seconds(r, path) for r in reports]) for path in paths]
         lines.append(self._line(OTHER, 0, [r.other_s if r else None for r in reports]))
         lines.append(self._line("wall", 0, [r.wall_s if r else None for r in reports])._replace(strong=True))

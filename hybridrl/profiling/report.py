@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hybridrl.profiling.phases import OTHER
 from hybridrl.profiling.plots import Segment, draw_tree
-from hybridrl.profiling.tables import Line, Sheet, html, plain, rich_table, share_text, text
+from hybridrl.profiling.tables import Line, Sheet, decimals, html, plain, rich_table, share_text, text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,23 +133,26 @@ class Report:
         ends: dict[tuple[str, ...], float] = {(): 0.0}  # where the next child of that path begins
         for row in self.phases:
             start = ends[row.path[:-1]]
-            segments.append(Segment(row.name, len(row.path) - 1, start, row.total_s))
+            segments.append(Segment(row.path, start, row.total_s))
             ends[row.path[:-1]], ends[row.path] = start + row.total_s, start
-        return [*segments, Segment(OTHER, 0, ends[()], self.other_s)]
+        return [*segments, Segment((OTHER,), ends[()], self.other_s)]
 
     def _sheet(self) -> Sheet:
         headings = ("phase", "calls", "total s", "share", "µs / call")
         lines = [self._line(row) for row in self.phases]
-        lines.append(
-            Line(OTHER, 0, ("", text(self.other_s), share_text(self.share(OTHER)), ""), self.share(OTHER))
-        )
-        return Sheet(headings, tuple(lines), (*self._summary(), *self._first_calls(), *self.notes))
+        share = self.share(OTHER)
+        lines.append(Line(OTHER, 0, ("", self._column(self.other_s), share_text(share), ""), share))
+        return Sheet(headings, tuple(lines), (*self._summary(), *self._first_calls(), *self.notes), bar=3)
 
     def _line(self, row: PhaseRow) -> Line:
         share = row.total_s / self.wall_s if self.wall_s else None
         each = text(row.total_s / row.calls * 1e6, 3) if row.calls else "–"
-        cells = (f"{row.calls:,}", text(row.total_s), share_text(share), each)
+        cells = (f"{row.calls:,}", self._column(row.total_s), share_text(share), each)
         return Line(row.name, len(row.path) - 1, cells, share)
+
+    def _column(self, seconds: float) -> str:
+        """Seconds with the decimals that suit the wall time, so that the column lines up."""
+        return f"{seconds:,.{decimals(self.wall_s, 5)}f}"
 
     def _title(self) -> str:
         rate = self.steps_per_second
