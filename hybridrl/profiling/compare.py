@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hybridrl.profiling.phases import OTHER
-from hybridrl.profiling.plots import Segment, draw_bars
+from hybridrl.profiling.plots import REST, Segment, draw_bars
 from hybridrl.profiling.report import Report
 from hybridrl.profiling.tables import Line, Sheet, decimals, html, plain, rich_table
 
@@ -44,14 +44,15 @@ class Comparison:
         return draw_bars(bars, self._unit(), ax)
 
     def _bar(self, report: Report | None) -> list[Segment]:
-        """What each phase took itself, end to end; for a phase with others inside it, that is its rest."""
+        """The innermost phases end to end, then the rest of those that enclose them, then "other"."""
         scale = None if report is None else self._scale(report)
         if report is None or scale is None:
             return []
         parents = {row.path[:-1] for row in report.phases}
-        own = [("rest" if row.path in parents else row.name, row.self_s) for row in report.phases]
+        own = [(row.name, row.self_s) for row in report.phases if row.path not in parents]
+        rest = sum(row.self_s for row in report.phases if row.path in parents)
         segments, start = [], 0.0
-        for name, seconds in [*own, (OTHER, report.other_s)]:
+        for name, seconds in [*own, (REST, rest), (OTHER, report.other_s)]:
             if seconds > 0:
                 segments.append(Segment((name,), start, seconds * scale))
                 start += seconds * scale

@@ -23,7 +23,7 @@ _COLOURS = {
     phases.WAIT: "#BBBBBB",
     phases.OTHER: "#8C8C8C",
 }
-_REST = "rest"  # of a phase, outside the phases inside it
+REST = "rest"  # of phases, outside the phases inside them
 _DARK, _LIGHT = "#1a1a1a", "#ffffff"  # text on a filled segment only, never on the page
 _HATCHES = {"measured": "", "simulated": "///", "published": "..."}
 
@@ -79,8 +79,8 @@ def draw_bars(
     """
     ax = ax if ax is not None else _new_axes(0.9 + 0.5 * len(bars))
     names = dict.fromkeys(segment.name for _, _, segments in bars for segment in segments)
-    order = sorted(names, key=lambda name: (name == _REST) + 2 * (name == phases.OTHER))
-    palette: dict[str, str | None] = {**colours(name for name in order if name != _REST), _REST: None}
+    order = sorted(names, key=lambda name: (name == REST) + 2 * (name == phases.OTHER))
+    palette: dict[str, str | None] = {**colours(name for name in order if name != REST), REST: None}
     for row, (_, source, segments) in enumerate(bars):
         for segment in segments:
             _draw(ax, segment, -row, palette[segment.name], source or "")
