@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hybridrl.experiments.machine import Machine
 from hybridrl.experiments.measurement import Measurement, format_value
-from hybridrl.experiments.palette import INK, LINES, phase_color, placement_style, text_on
+from hybridrl.experiments.palette import INK, LINES, PHASES, phase_color, placement_style, text_on
 from hybridrl.experiments.result import NEEDS_GPU, Cell
 from hybridrl.experiments.sources import MARKS, SOURCES, Source, check_source
 
@@ -99,8 +99,8 @@ def bars(
     longest = max((_extent(cell) for cell in cells), default=0.0) or 1.0
     for row, (cell, fill) in enumerate(zip(cells, fills, strict=True)):
         if cell.number is None:
-            ax.barh(row, 0.6 * longest, height=0.6, facecolor="none", edgecolor=INK, linestyle="dotted")
-            _note(ax, 0.3 * longest, row, cell.text(), 30)
+            ax.barh(row, longest, height=0.6, facecolor="none", edgecolor=INK, linestyle="dotted")
+            _note(ax, 0.5 * longest, row, cell.text(), 44)
         else:
             ax.barh(row, cell.number, height=0.6, **_bar_look(cell.source, fill))
             _whisker(ax, row, cell)
@@ -109,8 +109,9 @@ def bars(
     ax.set_ylim(len(labels) - 0.4, -0.6)
     ax.set_xlim(0, longest * 1.3)
     ax.set_xlabel(unit)
+    ax.xaxis.set_major_formatter(_tick)
     ax.grid(visible=False, axis="y")
-    source_legend(ax, [cell.source for cell in cells if cell.number is not None])
+    legend(ax, [cell.source for cell in cells if cell.number is not None])
 
 
 def line(
@@ -133,7 +134,15 @@ def line(
     color = style[0] if mark.filled else INK
     middle, low, high = (_column(y, pick) for pick in ("median", "low", "high"))
     face = color if source == "measured" else "none"
-    ax.plot(x, middle, linestyle=mark.line, color=color, marker=style[1], label=label, markerfacecolor=face)
+    ax.plot(
+        x,
+        middle,
+        linestyle=mark.line,
+        color=color,
+        marker=style[1],
+        markerfacecolor=face,
+        label=_labelled(label, source),
+    )
     if any(isinstance(point, Measurement) and point.n > 1 for point in y):
         ax.vlines(x, low, high, color=color, linewidth=1, alpha=0.7)
 
@@ -154,19 +163,21 @@ def stacked(
     given = dict(sources or {})
     heights = [sum(phases.values()) for phases in columns.values() if phases is not None]
     tallest = max(heights, default=0.0) or 1.0
+    letters = _letters(0.55 * _width(ax) / max(1, len(columns)), SMALL)
     for place, (name, phases) in enumerate(columns.items()):
         if phases is None:
             ax.bar(place, tallest, width=0.7, facecolor="none", edgecolor=INK, linestyle="dotted")
-            _note(ax, place, tallest / 2, reason, 13)
+            _note(ax, place, tallest / 2, reason, letters)
         else:
-            _stack(ax, place, phases, given.get(name, "measured"), tallest)
+            _stack(ax, place, phases, given.get(name, "measured"), tallest, letters)
     ax.set_xticks(range(len(columns)), list(columns))
     ax.set_xlim(-0.6, len(columns) - 0.4)
     ax.set_ylim(0, tallest * 1.12)
     ax.set_ylabel(unit)
+    ax.yaxis.set_major_formatter(_tick)
     ax.grid(visible=False, axis="x")
     used = [given.get(name, "measured") for name, phases in columns.items() if phases is not None]
-    _legend(ax, [*_phase_handles(columns), *_source_handles(used)])
+    legend(ax, used, more=_phase_handles(columns))
 
 
 def learning_curve(
@@ -191,32 +202,55 @@ def learning_curve(
         ax.plot(steps, values, color=color, linewidth=0.6, alpha=0.5, marker="")
     if len(runs) > 1:
         ax.fill_between(grid, returns.min(axis=0), returns.max(axis=0), color=color, alpha=0.2, linewidth=0)
-    seeds = f"{label} ({len(runs)} seeds)" if len(runs) > 1 else f"{label} (one seed)"
+    seeds = _labelled(f"{label}, {len(runs)} seeds" if len(runs) > 1 else f"{label}, one seed", source)
     median = np.median(returns, axis=0)
     ax.plot(grid, median, color=color, linewidth=2, linestyle=MARKS[source].line, marker="", label=seeds)
     ax.set_xlabel("environment steps")
     ax.set_ylabel("return of an episode")
+    ax.xaxis.set_major_formatter(_tick)
 
 
 def caption(figure: "Figure", machine: Machine | str | None, extra: str = "") -> None:
     """Write hardware, versions and threads under the figure; `extra` (repeats, a record's date) follows."""
     where = machine.one_line() if isinstance(machine, Machine) else machine or ""
     text = ". ".join(part.rstrip(".") for part in (where, extra) if part)
-    letters = int(figure.get_figwidth() * 72 / (7 * 0.52))  # a letter is about half as wide as its size
-    wrapped = textwrap.fill(text, letters)
+    wrapped = textwrap.fill(text, _letters(figure.get_figwidth(), 7))
     figure.supxlabel(wrapped, x=0.01, horizontalalignment="left", fontsize=7, color=INK)
 
 
-def source_legend(ax: "Axes", sources: Sequence[Source]) -> None:
-    """A legend under the axes: what is labelled on them already, and what the looks of `sources` mean."""
-    handles, _ = ax.get_legend_handles_labels()
-    _legend(ax, [*handles, *_source_handles(sources)])
+def legend(ax: "Axes", sources: Sequence[Source] = (), more: Sequence["Artist"] = ()) -> None:
+    """A legend under the axes: `more`, what is labelled on them, and how bars of `sources` look.
 
+    Call it after the axis labels are set: it sits below them.
+    """
+    from matplotlib.transforms import ScaledTranslation
 
-def _legend(ax: "Axes", handles: Sequence["Artist"]) -> None:
+    labelled, _ = ax.get_legend_handles_labels()
+    handles = [*more, *labelled, *_source_handles(sources)]
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+    columns = max(1, min(4, len(handles), _letters(_width(ax), SMALL) // (longest + 8)))
+    points = 38 if ax.get_xlabel() else 22
+    below = ax.transAxes + ScaledTranslation(0, -points / 72, ax.figure.dpi_scale_trans)
+    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below}
     if handles:
-        place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
-        ax.legend(handles=list(handles), ncols=min(len(handles), 4), labelcolor=INK, **place)
+        ax.legend(handles=handles, ncols=columns, labelcolor=INK, borderaxespad=0, **place)
+
+
+def _labelled(label: str, source: Source) -> str:
+    return label if source == "measured" else f"{label} ({source})"
+
+
+def _tick(value: float, position: float) -> str:
+    return format_value(value)
+
+
+def _width(ax: "Axes") -> float:
+    spec = ax.get_subplotspec()
+    return float(ax.figure.bbox.width / ax.figure.dpi) / (spec.get_gridspec().ncols if spec else 1)
+
+
+def _letters(inches: float, points: float) -> int:
+    return max(9, int(inches * 72 / (0.52 * points)))  # a letter is about half as wide as its size
 
 
 def _source_handles(sources: Sequence[Source]) -> list["Artist"]:
@@ -234,25 +268,25 @@ def _phase_handles(columns: Mapping[str, Mapping[str, float] | None]) -> list["A
 
 
 def _ordered(phases: set[str]) -> list[str]:
-    from hybridrl.experiments.palette import PHASES
-
     return [phase for phase in PHASES if phase in phases]
 
 
-def _stack(ax: "Axes", place: int, phases: Mapping[str, float], source: Source, tallest: float) -> None:
+def _stack(
+    ax: "Axes", place: int, phases: Mapping[str, float], source: Source, tallest: float, letters: int
+) -> None:
     bottom = 0.0
     for phase in sorted(phases, key=_rank):
         seconds, fill = phases[phase], phase_color(phase)
         ax.bar(place, seconds, bottom=bottom, width=0.7, **_bar_look(source, fill))
         if seconds > 0.07 * tallest:
-            _label_part(ax, place, bottom + seconds / 2, f"{phase} {format_value(seconds)}", fill, source)
+            text = f"{phase} {format_value(seconds)}"
+            text = text if len(text) <= letters else format_value(seconds)  # the legend names the phase
+            _label_part(ax, place, bottom + seconds / 2, text, fill, source)
         bottom += seconds
     ax.annotate(f"{format_value(bottom)}", (place, bottom), (0, 3), **_beside("center", "bottom"))
 
 
 def _rank(phase: str) -> int:
-    from hybridrl.experiments.palette import PHASES
-
     phase_color(phase)  # names the unknown one
     return list(PHASES).index(phase)
 

@@ -144,7 +144,8 @@ class Result:
         )
         notes = "<br>".join(filter(None, (legend, html.escape(self.caption()))))
         return (
-            '<div style="overflow-x:auto"><table class="hybridrl-result">'
+            # "dataframe": the book's theme gives any other output table a light background in dark mode
+            '<div style="overflow-x:auto"><table class="dataframe hybridrl-result">'
             f'<caption style="text-align:left">{html.escape(self.title)}</caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
             f'<p style="font-size:0.85em">{notes}</p></div>'
