@@ -228,7 +228,7 @@ def legend(ax: "Axes", sources: Sequence[Source] = (), more: Sequence["Artist"] 
     labelled, _ = ax.get_legend_handles_labels()
     handles = [*more, *labelled, *_source_handles(sources)]
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-    columns = max(1, min(4, len(handles), _letters(_width(ax), SMALL) // (longest + 8)))
+    columns = max(1, min(4, len(handles), _letters(0.9 * _width(ax), SMALL) // (longest + 10)))
     points = 38 if ax.get_xlabel() else 22
     below = ax.transAxes + ScaledTranslation(0, -points / 72, ax.figure.dpi_scale_trans)
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below}

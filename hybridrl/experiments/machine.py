@@ -53,7 +53,7 @@ class Machine:
     cores_available: float | None  # what affinity and the control group leave to this process
     memory_gib: float | None  # what the control group leaves, where it limits
     accelerators: tuple[Accelerator, ...]
-    accelerator_note: str  # why there are none, or ""
+    accelerator_note: str  # why there are none, or ""; begins with "unknown" where torch can't list them
     platform: str
     versions: Mapping[str, str | None]  # python, torch, gymnasium, numpy, hybridrl
     threads: int | None  # torch's threads within one operation
@@ -125,9 +125,10 @@ def machine_line(machine: Mapping[str, object]) -> str:
     cores, memory, threads = (machine.get(key) for key in ("cores_available", "memory_gib", "threads"))
     versions = machine.get("versions")
     known = versions if isinstance(versions, Mapping) else {}
+    unlisted = str(machine.get("accelerator_note", UNKNOWN)).startswith(UNKNOWN)
     parts = [
         f"{_or_unknown(machine.get('cpu'))}, {_or_unknown(cores)} cores, {_or_unknown(memory)} GiB",
-        " + ".join(names) or "no accelerator",
+        " + ".join(names) or ("accelerators unknown" if unlisted else "no accelerator"),
         str(machine.get("platform", UNKNOWN)),
         ", ".join(f"{name} {_or_unknown(version)}" for name, version in known.items()),
         f"{_or_unknown(threads)} torch thread{'' if threads == 1 else 's'}",
