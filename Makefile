@@ -20,7 +20,7 @@ export PYTHONNOUSERSITE := 1
 export HYBRIDRL_SCALE
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check smoke api serve clean lock
+.PHONY: help book test check smoke api strip accept serve clean lock
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /make \1|/' | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
@@ -44,10 +44,17 @@ check: $(READY) ## lint, format, types, spelling
 	@$(PY) -m codespell_lib
 
 smoke: $(READY) ## run every notebook at the smallest scale, into build/smoke
+	@rm -rf build/smoke
 	@HYBRIDRL_SCALE=smoke $(BOOK) --path-output build/smoke
 
 api: $(READY) ## write the API page of each new module
 	@$(PY) book/_ext/api_pages.py
+
+strip: $(READY) ## remove outputs from the notebooks, but for checked cells
+	@$(PY) book/_ext/notebooks.py strip
+
+accept: smoke ## store the new outputs of the notebooks' checked cells
+	@$(PY) book/_ext/notebooks.py accept
 
 serve: book ## build the book and serve it at http://127.0.0.1:8000
 	@$(PY) -m http.server --bind 127.0.0.1 --directory _build/html 8000
