@@ -76,7 +76,10 @@ MEASURE = """(readable => {
   };
   return {
     images: [...document.images].map(i => ({
-      src: i.currentSrc || i.src, alt: i.getAttribute('alt') ?? '', loaded: i.complete && i.naturalWidth > 0})),
+      src: i.currentSrc || i.src,
+      alt: i.getAttribute('alt') ?? '',
+      loaded: i.complete && i.naturalWidth > 0,
+    })),
     overflow: document.documentElement.scrollWidth > innerWidth,
     wide: all.filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !scrolls(e)).map(name),
     faint: all.filter(own).map(e => ({what: name(e), ratio: contrast(e)})).filter(e => e.ratio < readable),

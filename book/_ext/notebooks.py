@@ -1,4 +1,4 @@
-"""Keep the notebooks clean: `strip` drops what must not be stored, `accept` stores the checked cells' new outputs."""
+"""Keep notebooks clean: `strip` drops what must not be stored, `accept` stores new outputs of checked cells."""
 
 import sys
 from pathlib import Path
