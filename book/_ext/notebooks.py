@@ -1,4 +1,4 @@
-"""Keep notebooks clean: `strip` drops what must not be stored, `accept` stores new outputs of checked cells."""
+"""Keep notebooks clean: `strip` drops what must not be stored, `accept` renews what checked cells store."""
 
 import sys
 from pathlib import Path
