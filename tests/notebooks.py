@@ -1,4 +1,4 @@
-"""What a stored and an executed notebook must look like; each function returns what is wrong, line by line."""
+"""What a stored and an executed notebook must look like; each function returns what is wrong."""
 
 from __future__ import annotations
 
