@@ -68,7 +68,7 @@ lock: $(READY) ## resolve requirements.lock again
 # torch first and alone: its build differs by machine, and the lock must not replace the one chosen.
 $(READY): requirements.lock pyproject.toml
 	@if [ ! -x $(PY) ]; then found=; \
-	for candidate in "$(PYTHON)" python3.13 python3.12 python3.11 python3 python; do \
+	for candidate in "$(PYTHON)" python3 python3.13 python3.12 python3.11 python; do \
 	  if [ -n "$$candidate" ] && "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1; \
 	  then found="$$candidate"; break; fi; done; \
 	if [ -z "$$found" ]; then \

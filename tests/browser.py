@@ -163,9 +163,7 @@ class Browser:
                 return line.split("DevTools listening on ")[1].strip()
         raise RuntimeError("Chromium didn't start:\n" + "".join(lines))
 
-    def visit(
-        self, url: str, *, width: int = DESKTOP, dark: bool = False, script: str | None = None
-    ) -> Visit:
+    def visit(self, url: str, *, width: int = DESKTOP, dark: bool = False, script: str | None = None) -> Visit:
         """Open a page in a window of that width, wait until it is complete, run a script, measure."""
         target = self.connection.send("Target.createTarget", url="about:blank")["targetId"]
         page = Connection(self.address.split("/devtools/")[0] + f"/devtools/page/{target}")
@@ -248,9 +246,7 @@ def _visit(page: Connection, visit: Visit, width: int, dark: bool, script: str |
     page.visit = visit
     for domain in ("Page", "Runtime", "Log", "Network"):
         page.send(f"{domain}.enable")
-    page.send(
-        "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
-    )
+    page.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     page.send("Emulation.setEmulatedMedia", features=[scheme])
     page.send("Page.navigate", url=visit.url)

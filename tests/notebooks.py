@@ -79,9 +79,7 @@ def images_without_alt_text(notebook: NotebookNode) -> list[str]:
         and not cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "").strip()
     ]
     texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
-    return found + [
-        f"{image}: no alt text" for text in texts for image in re.findall(r"!\[\s*\]\([^)]*\)", text)
-    ]
+    return found + [f"{image}: no alt text" for text in texts for image in re.findall(r"!\[\s*\]\([^)]*\)", text)]
 
 
 def noise(executed: NotebookNode) -> list[str]:

@@ -75,9 +75,7 @@ def test_part_without_a_level_is_seen() -> None:
 
 
 def test_circle_is_seen_and_named_once() -> None:
-    tree = planted(
-        ops__a="from hybridrl.ops import b", ops__b="import hybridrl.ops.c", ops__c="from .a import x"
-    )
+    tree = planted(ops__a="from hybridrl.ops import b", ops__b="import hybridrl.ops.c", ops__c="from .a import x")
     (circle,) = cycles(tree)
     assert circle == "hybridrl.ops.a -> hybridrl.ops.b -> hybridrl.ops.c -> hybridrl.ops.a"
 
@@ -121,9 +119,7 @@ def test_device_move_is_seen(source: str) -> None:
     assert len(device_moves(planted(profiling__timer=source))) >= 1
 
 
-@pytest.mark.parametrize(
-    "source", ["p = 'cpu+cuda'", "'''Call x.cuda().'''", "x.type(y.dtype)", "x.to_env(a)"]
-)
+@pytest.mark.parametrize("source", ["p = 'cpu+cuda'", "'''Call x.cuda().'''", "x.type(y.dtype)", "x.to_env(a)"])
 def test_text_and_casts_are_no_device_moves(source: str) -> None:
     assert device_moves(planted(data__arena=source)) == []
 

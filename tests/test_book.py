@@ -28,8 +28,6 @@ def test_lock_pins_all_that_the_project_asks_for() -> None:
     pinned = {line.split("==")[0] for line in lock if not line.startswith("#")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    asked = [
-        re.split(r"[\[<>=!~; ]", name)[0] for name in project["dependencies"] + extras["book"] + extras["dev"]
-    ]
+    asked = [re.split(r"[\[<>=!~; ]", name)[0] for name in project["dependencies"] + extras["book"] + extras["dev"]]
     assert {name.lower() for name in asked} - pinned == set(), "run `make lock`"
     assert all(re.fullmatch(r"#.*|[a-z0-9.-]+==[^\s+]+", line) for line in lock)

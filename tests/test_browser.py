@@ -77,9 +77,7 @@ def write(tmp_path: Path, body: str, style: str = "") -> str:
 
 
 def test_checker_accepts_a_sound_page(browser: Browser, tmp_path: Path) -> None:
-    url = write(
-        tmp_path, f"<img alt='a pixel' src='{PIXEL}'><pre style='overflow-x:auto'>{'wide ' * 99}</pre>"
-    )
+    url = write(tmp_path, f"<img alt='a pixel' src='{PIXEL}'><pre style='overflow-x:auto'>{'wide ' * 99}</pre>")
     assert problems(browser.visit(url, width=PHONE), tmp_path) == []
 
 

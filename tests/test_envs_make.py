@@ -61,8 +61,7 @@ def test_the_modern_call_of_a_retired_id_works():
 def test_ids_of_a_package_are_registered_by_importing_it(registered, tmp_path, monkeypatch):
     """The form "package:Name-v0" imports the package first."""
     (tmp_path / "hrl_test_package.py").write_text(
-        "import gymnasium\n"
-        "gymnasium.register('InPackage-v0', 'hybridrl.testing:CountingEnv', kwargs={'length': 3})\n"
+        "import gymnasium\ngymnasium.register('InPackage-v0', 'hybridrl.testing:CountingEnv', kwargs={'length': 3})\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with make("hrl_test_package:InPackage-v0") as environments:
@@ -123,9 +122,7 @@ def test_the_batched_implementation_is_used_where_registered():
 
 def test_batched_cannot_be_had():
     """batched=True is a demand: an error says why not."""
-    assert "no batched implementation of 'Pendulum-v1' is registered" in refusal(
-        "Pendulum-v1", 4, batched=True
-    )
+    assert "no batched implementation of 'Pendulum-v1' is registered" in refusal("Pendulum-v1", 4, batched=True)
     assert "NEXT_STEP only" in refusal("CartPole-v1", 4, batched=True, autoreset="same_step")
     assert "with an id only" in refusal(lambda: CountingEnv(3), 4, batched=True)
     assert "is built already" in refusal(SyncVectorEnv([lambda: CountingEnv(3)]), batched=True)
@@ -251,9 +248,7 @@ def test_wrong_arguments(options, expected):
 def test_kwargs_swallowed_by_the_entry_point(registered):
     """An entry point that takes **kwargs and passes them on still gives one line."""
     registered("Swallowing-v0", lambda **kwargs: CountingEnv(**kwargs))
-    assert "unexpected keyword argument 'size'" in refusal(
-        "Swallowing-v0", env_kwargs={"length": 3, "size": 1}
-    )
+    assert "unexpected keyword argument 'size'" in refusal("Swallowing-v0", env_kwargs={"length": 3, "size": 1})
 
 
 def test_numpy_integers_are_integers():
@@ -303,9 +298,7 @@ def test_a_callable_must_make_new_ones():
     env = CountingEnv(3)
     assert "same environment twice" in refusal(lambda: env, 2)
     sizes = iter([3, 4])
-    assert "differ from one another" in refusal(
-        lambda: CountingEnv(3, action_space=spaces.Discrete(next(sizes))), 2
-    )
+    assert "differ from one another" in refusal(lambda: CountingEnv(3, action_space=spaces.Discrete(next(sizes))), 2)
 
 
 # Seeds

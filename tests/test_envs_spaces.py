@@ -205,9 +205,7 @@ def test_refused_actions_come_with_advice_that_works(space):
     assert len({tuple(action) for action in inner.received}) == environments.action.size
 
 
-@pytest.mark.parametrize(
-    "space", [spaces.Box(0, 9, (2,), np.int32), spaces.Dict({"a": spaces.Discrete(2)})], ids=str
-)
+@pytest.mark.parametrize("space", [spaces.Box(0, 9, (2,), np.int32), spaces.Dict({"a": spaces.Discrete(2)})], ids=str)
 def test_other_actions_are_refused(space):
     """Integer boxes and structures: one line with the wrapper to use."""
     with pytest.raises(ValueError, match="TransformAction") as error:

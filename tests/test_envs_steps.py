@@ -214,9 +214,7 @@ def test_an_environment_that_reuses_its_array(mode):
 
 def test_check_env_flags_a_reused_array():
     """C13: the checker tells the environment's author; a good environment passes."""
-    assert check_env(ReusingEnv(3)) == [
-        "the same array object is returned twice: return a copy from step and reset"
-    ]
+    assert check_env(ReusingEnv(3)) == ["the same array object is returned twice: return a copy from step and reset"]
     assert check_env(CountingEnv(3)) == []
 
 
@@ -282,9 +280,7 @@ def balance(observation):
     return (observation[:, 2] + observation[:, 3] > 0).astype(np.int64)
 
 
-@pytest.mark.parametrize(
-    "options", [{"batched": True}, {"batched": False}, {"autoreset": "same_step"}], ids=str
-)
+@pytest.mark.parametrize("options", [{"batched": True}, {"batched": False}, {"autoreset": "same_step"}], ids=str)
 def test_truncated_episodes_are_counted_once_in_every_mode(options):
     """C94: CartPole cut at 20 steps and kept up: three episodes of 20 in each environment."""
     with make("CartPole-v1", 4, max_episode_steps=20, **options) as environments:

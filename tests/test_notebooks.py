@@ -85,9 +85,7 @@ def test_there_are_notebooks_and_all_are_in_the_table_of_contents() -> None:
 # The rules themselves, on planted notebooks.
 
 
-def planted(
-    source: str = "x = 1", *, tagged: bool = False, outputs=(), count=None, **metadata
-) -> NotebookNode:
+def planted(source: str = "x = 1", *, tagged: bool = False, outputs=(), count=None, **metadata) -> NotebookNode:
     checked = new_code_cell("2 + 2", metadata={"tags": [TAG]}, execution_count=1, outputs=[result("4")])
     tags = {"tags": [TAG]} if tagged else {}
     cell = new_code_cell(source, metadata=tags | metadata, execution_count=count, outputs=list(outputs))
@@ -116,8 +114,7 @@ def test_sound_notebook_passes(rule) -> None:
     "metadata",
     [
         {},
-        METADATA
-        | {"kernelspec": {"display_name": "Py", "language": "python", "name": "python385jvsc74a57bd0"}},
+        METADATA | {"kernelspec": {"display_name": "Py", "language": "python", "name": "python385jvsc74a57bd0"}},
         METADATA | {"language_info": {"name": "python", "version": "3.8.5"}},
         METADATA | {"interpreter": {"hash": "31f2aee4e71d21fb"}},
         METADATA | {"widgets": {}},
@@ -166,9 +163,7 @@ def test_widget_import_is_seen(source: str) -> None:
 
 def test_image_without_alt_text_is_seen() -> None:
     assert rules.images_without_alt_text(planted(outputs=[PICTURE])) != []
-    assert (
-        rules.images_without_alt_text(planted(outputs=[PICTURE], mystnb={"image": {"alt": "A curve."}})) == []
-    )
+    assert rules.images_without_alt_text(planted(outputs=[PICTURE], mystnb={"image": {"alt": "A curve."}})) == []
     drawn = new_notebook(cells=[new_markdown_cell("![](a.svg)"), new_markdown_cell("![A grid](b.svg)")])
     assert rules.images_without_alt_text(drawn) == ["![](a.svg): no alt text"]
 

@@ -32,9 +32,7 @@ class EnvFactory:
             raise ValueError(f"env_kwargs of {spec.id!r}: {unknown}")
         try:
             # Without Gymnasium's passive checker: one call less per step, and `check_env` does its work.
-            return gym.make(
-                spec, max_episode_steps=self.max_episode_steps, disable_env_checker=True, **self.env_kwargs
-            )
+            return gym.make(spec, max_episode_steps=self.max_episode_steps, disable_env_checker=True, **self.env_kwargs)
         except MISSING as error:
             raise ValueError(_needs(spec, error)) from error
         except TypeError as error:  # a creator that takes **kwargs, and passes them to one that does not
@@ -53,14 +51,8 @@ class CheckedFactory:
         env = self.factory()
         if not isinstance(env, gym.Env):
             _refuse_old_gym(env)
-            cure = (
-                "pass the VectorEnv itself"
-                if isinstance(env, gym.vector.VectorEnv)
-                else "return a gymnasium.Env"
-            )
-            raise ValueError(
-                f"the callable returned a {type(env).__name__}, expected a gymnasium.Env: {cure}"
-            )
+            cure = "pass the VectorEnv itself" if isinstance(env, gym.vector.VectorEnv) else "return a gymnasium.Env"
+            raise ValueError(f"the callable returned a {type(env).__name__}, expected a gymnasium.Env: {cure}")
         return env if self.max_episode_steps is None else gym.wrappers.TimeLimit(env, self.max_episode_steps)
 
 
@@ -84,9 +76,7 @@ def refuse_instance(env: object) -> None:
             "env=lambda: gymnasium.make(...), since several are needed"
         )
     if not callable(env):
-        raise ValueError(
-            f"env is a {type(env).__name__}: expected an id, a callable that makes one, or a VectorEnv"
-        )
+        raise ValueError(f"env is a {type(env).__name__}: expected an id, a callable that makes one, or a VectorEnv")
 
 
 def _refuse_old_gym(env: object) -> None:
@@ -115,9 +105,7 @@ def unknown_kwargs(creator: Callable[..., Any], kwargs: Mapping[str, Any]) -> st
     unknown = sorted(set(kwargs) - set(accepted))
     if not unknown or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values()):
         return ""
-    return (
-        f"{', '.join(map(repr, unknown))} is not accepted, expected some of {', '.join(accepted) or 'none'}"
-    )
+    return f"{', '.join(map(repr, unknown))} is not accepted, expected some of {', '.join(accepted) or 'none'}"
 
 
 def _needs(spec: EnvSpec, error: BaseException) -> str:

@@ -216,9 +216,7 @@ def _adopt(env: AnyVectorEnv, options: _Options) -> Environments:
     if given:
         raise ValueError(f"{given[0]} with a VectorEnv: it is built already; set it where you build it")
     if options.num_envs not in (1, env.num_envs):
-        raise ValueError(
-            f"num_envs={options.num_envs}, but the VectorEnv has {env.num_envs}: leave num_envs out"
-        )
+        raise ValueError(f"num_envs={options.num_envs}, but the VectorEnv has {env.num_envs}: leave num_envs out")
     base = env.unwrapped
     spec = base.envs[0].spec if env.spec is None and isinstance(base, SyncVectorEnv) else env.spec
     name = spec.id if spec is not None else "VectorEnv"
@@ -232,7 +230,5 @@ def _adopt(env: AnyVectorEnv, options: _Options) -> Environments:
         bounds=options.bounds,
     )
     if options.autoreset not in (None, adopted.autoreset):
-        raise ValueError(
-            f"autoreset={options.autoreset!r}, but the VectorEnv has {adopted.autoreset!r}: leave it out"
-        )
+        raise ValueError(f"autoreset={options.autoreset!r}, but the VectorEnv has {adopted.autoreset!r}: leave it out")
     return adopted

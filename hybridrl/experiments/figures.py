@@ -271,9 +271,7 @@ def _ordered(phases: set[str]) -> list[str]:
     return [phase for phase in PHASES if phase in phases]
 
 
-def _stack(
-    ax: "Axes", place: int, phases: Mapping[str, float], source: Source, tallest: float, letters: int
-) -> None:
+def _stack(ax: "Axes", place: int, phases: Mapping[str, float], source: Source, tallest: float, letters: int) -> None:
     bottom = 0.0
     for phase in sorted(phases, key=_rank):
         seconds, fill = phases[phase], phase_color(phase)
@@ -299,9 +297,7 @@ def _label_part(ax: "Axes", x: float, y: float, text: str, fill: str, source: So
 
 
 def _note(ax: "Axes", x: float, y: float, text: str, width: int) -> None:
-    ax.text(
-        x, y, textwrap.fill(text, width), ha="center", va="center", fontsize=SMALL, color=INK, style="italic"
-    )
+    ax.text(x, y, textwrap.fill(text, width), ha="center", va="center", fontsize=SMALL, color=INK, style="italic")
 
 
 def _bar_look(source: Source, fill: str) -> dict[str, Any]:

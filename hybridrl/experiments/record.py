@@ -94,9 +94,7 @@ class Record:
             values = [plain(value, f"series.{name}.values[{i}]") for i, value in enumerate(series.values)]
             for index, value in enumerate(values):
                 known_number = isinstance(value, int | float) and not isinstance(value, bool)
-                _check(
-                    value is None or known_number, f"series.{name}.values[{index}]", "a number or None", value
-                )
+                _check(value is None or known_number, f"series.{name}.values[{index}]", "a number or None", value)
             checked[name] = Series(values, series.unit)  # type: ignore[arg-type]  # checked just above
         object.__setattr__(self, "series", checked)
 
@@ -111,9 +109,7 @@ class Record:
         _check(self.commit is None or isinstance(self.commit, str), "commit", "text or None", self.commit)
         _check(self.dirty is None or isinstance(self.dirty, bool), "dirty", "true, false or None", self.dirty)
         _check(self.scale is None or self.scale in SCALES, "scale", f"one of {', '.join(SCALES)}", self.scale)
-        _check(
-            self.machine is None or isinstance(self.machine, Mapping), "machine", "a mapping", self.machine
-        )
+        _check(self.machine is None or isinstance(self.machine, Mapping), "machine", "a mapping", self.machine)
         ours = stamped and self.kind != "published"
         _check(not ours or self.machine, "machine", f"the machine of a {self.kind} run", self.machine)
         if self.machine is not None:

@@ -61,9 +61,7 @@ def write_record(record: Record, folder: str | Path | None = None) -> Path:
     The same record gives the same bytes. Raises `ValueError` on one that was not stamped.
     """
     if record.created is None or record.scale is None:
-        raise ValueError(
-            f"record {record.name!r} has no time or scale; expected a stamped one: stamp(record)"
-        )
+        raise ValueError(f"record {record.name!r} has no time or scale; expected a stamped one: stamp(record)")
     text = json.dumps(_to_json(record), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
     path = records_folder(folder) / file_name(record)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,9 +118,7 @@ def _series(data: object) -> dict[str, Series]:
         raise ValueError(f"field 'series': expected an object, got {type(data).__name__}")
     for name, entry in data.items():
         if not isinstance(entry, dict) or entry.keys() != {"values", "unit"}:
-            raise ValueError(
-                f"field 'series.{name}': expected an object of values and unit, got {entry!r:.60}"
-            )
+            raise ValueError(f"field 'series.{name}': expected an object of values and unit, got {entry!r:.60}")
         if not isinstance(entry["values"], list):
             raise ValueError(f"field 'series.{name}.values': expected a list, got {entry['values']!r:.60}")
     return {name: Series(entry["values"], entry["unit"]) for name, entry in data.items()}

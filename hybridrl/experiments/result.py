@@ -134,9 +134,7 @@ class Result:
         return capture.get().rstrip()
 
     def _repr_html_(self) -> str:
-        head = "".join(
-            f'<th scope="col">{html.escape(text)}</th>' for text in ("", "quantity", *self.columns)
-        )
+        head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in ("", "quantity", *self.columns))
         body = "".join(_html_row(row) for row in self.rows)
         legend = "; ".join(
             f'<span style="{MARKS[source].css}">{MARKS[source].short}</span>: {MARKS[source].meaning}'

@@ -76,9 +76,7 @@ class Comparison:
         return _ABSENT if seconds is None else f"{seconds * scale:,.{decimals(report.wall_s * scale, 5)}f}"
 
     def _line(self, name: str, depth: int, seconds: Sequence[float | None]) -> Line:
-        cells = [
-            self._cell(report, value) for report, value in zip(self.reports.values(), seconds, strict=True)
-        ]
+        cells = [self._cell(report, value) for report, value in zip(self.reports.values(), seconds, strict=True)]
         return Line(name, depth, tuple(cells))
 
     def _sheet(self) -> Sheet:

@@ -58,9 +58,7 @@ def draw_tree(segments: Sequence[Segment], wall_s: float, title: str, source: st
     leaves = [segment for segment in segments if segment.path not in parents]
     palette = colours(leaf.name for leaf in leaves)
     for segment in segments:
-        _draw(
-            ax, segment, 1 - len(segment.path), palette[segment.name] if segment in leaves else None, source
-        )
+        _draw(ax, segment, 1 - len(segment.path), palette[segment.name] if segment in leaves else None, source)
     narrow = [segment for segment in segments if not _label(ax, segment, wall_s, segment in leaves, palette)]
     _legend(ax, [(_share(s, wall_s, digits=1), palette.get(s.name)) for s in narrow])
     _frame(ax, wall_s, f"wall time, s ({title})")
@@ -68,9 +66,7 @@ def draw_tree(segments: Sequence[Segment], wall_s: float, title: str, source: st
     return ax
 
 
-def draw_bars(
-    bars: Sequence[tuple[str, str | None, Sequence[Segment]]], unit: str, ax: Axes | None = None
-) -> Axes:
+def draw_bars(bars: Sequence[tuple[str, str | None, Sequence[Segment]]], unit: str, ax: Axes | None = None) -> Axes:
     """One stacked bar a (label, source, segments), on one scale, with one legend; returns the axes.
 
     A bar without segments is drawn as the word "unknown".
@@ -126,9 +122,7 @@ def _legend(ax: Axes, entries: Sequence[tuple[str, str | None]]) -> None:
     from matplotlib.patches import Patch
 
     if entries:
-        handles = [
-            Patch(facecolor=colour or "none", edgecolor=GREY, label=label) for label, colour in entries
-        ]
+        handles = [Patch(facecolor=colour or "none", edgecolor=GREY, label=label) for label, colour in entries]
         settings: dict[str, Any] = {"frameon": False, "labelcolor": GREY, "fontsize": 9}
         ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), **settings)
 

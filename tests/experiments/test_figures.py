@@ -113,9 +113,7 @@ def test_text_is_never_black_or_white_on_the_page(ax: Axes, machine: Machine) ->
 
 
 def test_bars_show_each_source_by_more_than_colour(ax: Axes) -> None:
-    figures.bars(
-        ax, list("abcd"), [Cell(1.0, source) for source in SOURCES], unit="s", colors=["#0072b2"] * 4
-    )
+    figures.bars(ax, list("abcd"), [Cell(1.0, source) for source in SOURCES], unit="s", colors=["#0072b2"] * 4)
     measured, simulated, predicted, published = rectangles(ax)
     assert (measured.get_linestyle(), measured.get_hatch() or "") == ("solid", "")
     assert simulated.get_linestyle() == predicted.get_linestyle() == "dashed"

@@ -13,9 +13,7 @@ from hybridrl.experiments import machine
 from hybridrl.experiments.machine import Accelerator, Machine, describe, machine_line, machine_slug
 
 Example = Callable[..., Machine]
-UNKNOWNS = dict.fromkeys(
-    ("cpu", "cores_physical", "cores_logical", "cores_available", "memory_gib", "threads"), None
-)
+UNKNOWNS = dict.fromkeys(("cpu", "cores_physical", "cores_logical", "cores_available", "memory_gib", "threads"), None)
 
 
 def test_this_machine_is_consistent() -> None:
@@ -54,9 +52,7 @@ def test_unknown_prints_as_unknown_and_never_as_zero(example: Example) -> None:
 
 
 def test_line_has_hardware_versions_and_threads(example: Example) -> None:
-    line = example(
-        accelerators=(Accelerator(type="cuda", index=0, name="NVIDIA T4", memory_gib=15.0),)
-    ).one_line()
+    line = example(accelerators=(Accelerator(type="cuda", index=0, name="NVIDIA T4", memory_gib=15.0),)).one_line()
     for part in (
         "Xeon",
         "1.5 cores",

@@ -67,9 +67,7 @@ def test_a_row_must_fill_its_columns_in_one_unit() -> None:
     with pytest.raises(ValueError, match="1 cells; expected 5"):
         example(rows=(Row("r", "q", "", (Cell(1, "measured"),)),))
     with pytest.raises(ValueError, match="in 'ms', a measurement in 's'"):
-        Result(
-            title="t", columns=("a",), rows=(Row("r", "q", "ms", cells([Measurement([1], "s")], "measured")),)
-        )
+        Result(title="t", columns=("a",), rows=(Row("r", "q", "ms", cells([Measurement([1], "s")], "measured")),))
 
 
 def test_caption_has_machine_versions_threads_and_repeats(machine: Machine) -> None:

@@ -18,9 +18,7 @@ def test_each_scale_picks_its_own(monkeypatch: pytest.MonkeyPatch, word: str) ->
 
 
 @pytest.mark.parametrize("word", ["FULL", "slow", "quick "])
-def test_any_other_word_raises_in_one_line_that_lists_the_three(
-    monkeypatch: pytest.MonkeyPatch, word: str
-) -> None:
+def test_any_other_word_raises_in_one_line_that_lists_the_three(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     monkeypatch.setenv("HYBRIDRL_SCALE", word)
     with pytest.raises(ValueError, match="smoke, quick, full") as error:
         scale.pick(smoke=1, quick=2, full=3)
