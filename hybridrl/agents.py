@@ -50,6 +50,8 @@ class PPO:
         recipe: the configuration in use.
         environments: those it trains on.
         policy: network, normaliser and action distribution.
+        collector: acts on the environments.
+        learner: improves the policy.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class PPO:
         self._custom_network = network is not None
         self._unfinished: Budget | None = None
         self._resumes = 0
-        self._learner = PPOLearner(
+        self.learner = PPOLearner(
             self.policy,
             self.recipe.ppo,
             num_envs=self.environments.num_envs,
@@ -84,7 +86,7 @@ class PPO:
             normalize_reward=self.recipe.normalize_reward,
             timer=NullTimer(),
         )
-        self._collector = Collector(
+        self.collector = Collector(
             self.environments,
             self.policy,
             _storage(self.environments, self.recipe),
@@ -96,12 +98,12 @@ class PPO:
     @property
     def timesteps(self) -> int:
         """Environment steps taken since the agent was made."""
-        return self._collector.timesteps
+        return self.collector.timesteps
 
     @property
     def episodes(self) -> int:
         """Episodes finished since the agent was made."""
-        return self._collector.episodes
+        return self.collector.episodes
 
     def learn(
         self,
@@ -134,9 +136,9 @@ class PPO:
         if checkpoint_every < 1:
             raise ValueError(f"checkpoint_every={checkpoint_every}: expected at least 1 update")
         budget = self._budget(total_timesteps, total_episodes, resume)
-        timer = self._learner.timer = self._collector.timer = PhaseTimer()
+        timer = self.learner.timer = self.collector.timer = PhaseTimer()
         log = TrainingLog(first_timestep=self.timesteps)
-        rounds = synchronous(self._collector, self._learner, budget, rows=self.recipe.ppo.rollout_steps, timer=timer)
+        rounds = synchronous(self.collector, self.learner, budget, rows=self.recipe.ppo.rollout_steps, timer=timer)
         with timer.run(), _progress_bar(budget, progress_bar) as bar:
             for iteration in rounds:
                 log.add(iteration)
@@ -147,6 +149,7 @@ class PPO:
                     break
             else:
                 self._unfinished = None
+        self.learner.timer = self.collector.timer = NullTimer()
         if checkpoint is not None:
             self.save(checkpoint)
         return log.result(timer, notes=self._notes(), stopped=self._unfinished is not None)
@@ -219,7 +222,7 @@ class PPO:
             "episodes": self.episodes,
             "resumes": self._resumes,
             "unfinished": None if self._unfinished is None else dataclasses.asdict(self._unfinished),
-            "optimizer": [group["lr"] for group in self._learner.optimizer.param_groups],
+            "optimizer": [group["lr"] for group in self.learner.optimizer.param_groups],
         }
         checkpoints.write(path, self._tensors(), data)
 
@@ -283,13 +286,13 @@ class PPO:
         return actions
 
     def _modules(self) -> dict[str, nn.Module]:
-        return {"policy": self.policy, "reward_normalizer": self._learner.reward_normalizer}
+        return {"policy": self.policy, "reward_normalizer": self.learner.reward_normalizer}
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {f"generator.{name}": g.get_state() for name, g in self._generators.items()}
         for part, module in self._modules().items():
             tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
-        for index, state in self._learner.optimizer.state_dict()["state"].items():
+        for index, state in self.learner.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
         return tensors
 
@@ -298,17 +301,17 @@ class PPO:
             module.load_state_dict(_under(tensors, part))
         for name, generator in self._generators.items():
             generator.set_state(tensors[f"generator.{name}"])
-        optimizer = self._learner.optimizer
+        optimizer = self.learner.optimizer
         states = {i: _under(tensors, f"optimizer.{i}") for i in range(len(optimizer.param_groups))}
         optimizer.load_state_dict(
             {"state": {i: s for i, s in states.items() if s}, "param_groups": optimizer.state_dict()["param_groups"]}
         )
         for group, rate in zip(optimizer.param_groups, data["optimizer"], strict=True):
             group["lr"] = rate
-        self._collector.timesteps, self._collector.episodes = data["timesteps"], data["episodes"]
+        self.collector.timesteps, self.collector.episodes = data["timesteps"], data["episodes"]
         self._unfinished = None if data["unfinished"] is None else Budget(**data["unfinished"])
         self._resumes = data["resumes"] + 1
-        self._collector.seed = envs.spread_seeds(self._env_seed, self._resumes + 1)[-1]
+        self.collector.seed = envs.spread_seeds(self._env_seed, self._resumes + 1)[-1]
 
     def _check_fits(self, data: dict[str, Any], path: str | os.PathLike[str]) -> None:
         observation, action = self.environments.observation, self.environments.action

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _one_line_warning
+            warnings.showwarning = _one_line_warning  # type: ignore[assignment]  # fewer parameters named
             options.run(options)
     except (ValueError, OSError) as error:
         print(f"hybridrl {options.command}: error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_train(commands: "argparse._SubParsersAction[_Parser]") -> None:
     train = commands.add_parser("train", help="train an agent and show where the time went")
     train.add_argument("algorithm", choices=("ppo",))
     train.add_argument("env", help="a Gymnasium id, such as CartPole-v1")
