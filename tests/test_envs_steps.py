@@ -353,6 +353,15 @@ def test_identity_env_rewards_repeating_what_is_seen(space):
     assert max(e.return_ for e in worse) < min(e.return_ for e in best)
 
 
+def test_identity_envs_do_not_share_a_generator():
+    """C51: made from one space object, each still draws its own sequence."""
+    space = spaces.Box(-1, 1, (1,))
+    one, two = IdentityEnv(space), IdentityEnv(space)
+    first, second = one.reset(seed=0)[0], two.reset(seed=0)[0]
+    assert first == second
+    assert one.step(first)[0] == two.step(second)[0]
+
+
 @pytest.mark.parametrize("options", [{"batched": True}, {"batched": False}, {"autoreset": "same_step"}])
 def test_cartpole_agrees_with_gymnasium(options):
     """The face adds nothing: all is as from the environment beneath, reset at the same seeds."""

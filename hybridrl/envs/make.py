@@ -138,10 +138,8 @@ def _why_not_batched(spec: EnvSpec, factory: EnvFactory, options: _Options) -> s
         creator = load(spec.vector_entry_point)
     except MISSING as error:
         return f"the batched implementation cannot be imported: {first_line(error)}"
-    mode, wanted = (
-        getattr(creator, "metadata", {}).get("autoreset_mode"),
-        _MODES[options.autoreset or "next_step"],
-    )
+    mode = getattr(creator, "metadata", {}).get("autoreset_mode")
+    wanted = _MODES[options.autoreset or "next_step"]
     if mode is None and inspect.isclass(creator):
         return f"the batched implementation of {spec.id!r} does not say how it resets"
     if mode not in (None, wanted, wanted.value):

@@ -106,7 +106,8 @@ class ActionSpec:
     def to_env(self, actions: Array) -> Array:
         """Turn the network's actions (int [N], or float [N, size]) into the environment's [N, *shape]."""
         if self.low is None or self.high is None:
-            return (actions + self.start).astype(self.dtype, copy=False)
+            shifted = actions + self.start if self.start else actions
+            return shifted.astype(self.dtype, copy=False)
         if self.bounds == "scale":
             # In float64, since high - low of a float32 Box may overflow; -1 gives `low` exactly.
             actions = self.low + (actions + 1.0) * self._half_range

@@ -66,6 +66,7 @@ class Environments:
         self._env = env
         self._rebuild = rebuild
         self._ingest = _ingestion(env, self.observation.dtype)
+        self._all = np.ones(self.num_envs, dtype=np.bool_)
         self._same_step = self.autoreset == "same_step"
         self._action_shape = (self.num_envs, self.action.size)[: 1 if self.action.kind == "discrete" else 2]
         self._ended: npt.NDArray[np.bool_] | None = None  # None: not reset yet, or closed
@@ -98,8 +99,8 @@ class Environments:
         self._ended = ended = terminated | truncated
         valid, final = ~before, None
         if self._same_step:
-            valid = np.ones(self.num_envs, dtype=np.bool_)
-            final = final_observations(infos, observation, ended)
+            valid = self._all.copy()
+            final = final_observations(infos, observation, ended) if ended.any() else None
         return Step(observation, np.array(rewards, dtype=np.float32), terminated, truncated, valid, final)
 
     def bound_actions(self, bounds: Bounds) -> None:
