@@ -143,7 +143,7 @@ class Result:
         notes = "<br>".join(filter(None, (legend, html.escape(self.caption()))))
         return (
             # "dataframe": the book's theme gives any other output table a light background in dark mode
-            '<div style="overflow-x:auto"><table class="dataframe hybridrl-result">'
+            '<div style="overflow-x:auto"><table class="dataframe hybridrl-result" style="color:inherit">'
             f'<caption style="text-align:left">{html.escape(self.title)}</caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
             f'<p style="font-size:0.85em">{notes}</p></div>'
@@ -172,8 +172,13 @@ def _with_unit(row: Row) -> str:
 def _marked(cell: Cell) -> str:
     if not cell.known:
         return cell.text()
-    note = f", {cell.note}" if cell.note else ""
-    return f"{cell.text()} {MARKS[cell.source].short}{note}"
+    mark = "" if _is_own_word(cell) else f" {MARKS[cell.source].short}"
+    return f"{cell.text()}{mark}{f', {cell.note}' if cell.note else ''}"
+
+
+def _is_own_word(cell: Cell) -> bool:
+    """A verdict and the like: no number, and ours, so that a mark would only be in the way."""
+    return isinstance(cell.value, str) and cell.source == "measured"
 
 
 def _rich_style(cell: Cell) -> str:
@@ -191,6 +196,8 @@ def _html_cell(cell: Cell) -> str:
     if not cell.known:
         return f"<em>{text}</em>"
     note = f"<br><small>{html.escape(cell.note)}</small>" if cell.note else ""
+    if _is_own_word(cell):
+        return text + note
     mark = MARKS[cell.source]
     value = f'<span style="{mark.css}" title="{mark.meaning}">{text}</span>' if mark.css else text
     return f'{value} <small style="opacity:0.75">{mark.short}</small>{note}'
