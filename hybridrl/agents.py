@@ -131,10 +131,12 @@ class PPO:
             Episodes, statistics and the phase report of this call.
 
         Raises:
-            ValueError: both budgets are given, or there is nothing to resume.
+            ValueError: both budgets are given, there is nothing to resume, or the checkpoint can't be written.
         """
         if checkpoint_every < 1:
             raise ValueError(f"checkpoint_every={checkpoint_every}: expected at least 1 update")
+        if checkpoint is not None:
+            checkpoints.check_target(checkpoint)  # now, not after hours of training
         budget = self._budget(total_timesteps, total_episodes, resume)
         timer = self.learner.timer = self.collector.timer = PhaseTimer()
         log = TrainingLog(first_timestep=self.timesteps)

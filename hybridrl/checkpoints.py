@@ -28,11 +28,9 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], data: Map
         The path.
 
     Raises:
-        ValueError: there is no such folder.
+        ValueError: see :func:`check_target`.
     """
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise ValueError(f"{target}: there is no folder {str(target.parent)!r}; create it first")
+    target = check_target(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     header = {_KEY: json.dumps({"format": FORMAT, **data}, allow_nan=False)}
     try:
@@ -43,6 +41,28 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], data: Map
     finally:
         with contextlib.suppress(FileNotFoundError):
             partial.unlink()
+    return target
+
+
+def check_target(path: str | os.PathLike[str]) -> Path:
+    """Check a path before the work is done that shall be saved there.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: it is a folder, its folder doesn't exist, or may not be written to.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise ValueError(f"{target}: is a folder; name a file in it")
+    if not target.parent.is_dir():
+        raise ValueError(f"{target}: there is no folder {str(target.parent)!r}; create it first")
+    if not os.access(target.parent, os.W_OK):
+        raise ValueError(f"{target}: the folder {str(target.parent)!r} can't be written to; name another")
     return target
 
 
