@@ -49,7 +49,7 @@ def synchronous(
         if left < 1:
             return
         with timer.phase(COLLECT):
-            rollout, finished = collector.collect(rows if rows is None else int(min(rows, left)))
+            rollout, finished = collector.collect(rows, at_most=left)
         with timer.phase(LEARN):
             statistics = learner.update(rollout, progress=spent / budget.amount)
         yield Iteration(collector.timesteps, collector.episodes, tuple(finished), statistics)
