@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -28,7 +29,7 @@ class CountingEnv(gym.Env[Array, Any]):
         dtype: type[np.generic] = np.float32,
     ) -> None:
         self.length, self.truncates = length, truncates
-        high = min(length, np.iinfo(np.uint8).max)
+        high = 255 if dtype is np.uint8 else 2**24
         self.observation_space = spaces.Box(0, high, (1,), dtype)
         self.action_space = action_space if action_space is not None else spaces.Discrete(2)
         self.received: list[Any] = []
@@ -72,7 +73,8 @@ class IdentityEnv(gym.Env[Array, Any]):
     """
 
     def __init__(self, action_space: spaces.Discrete | spaces.Box, length: int = 20) -> None:
-        self.action_space, self.length = action_space, length
+        # A copy: environments that share one space would draw from one generator.
+        self.action_space, self.length = copy.deepcopy(action_space), length
         self._wanted: Any = None
         self._count = 0
         if isinstance(action_space, spaces.Discrete):

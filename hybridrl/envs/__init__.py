@@ -2,7 +2,8 @@
 
 from hybridrl.envs.check import check_env
 from hybridrl.envs.episodes import Episode, EpisodeTracker, evaluate
-from hybridrl.envs.make import EnvFactory, make
+from hybridrl.envs.factory import EnvFactory
+from hybridrl.envs.make import make
 from hybridrl.envs.spaces import ActionSpec, Bounds, ObservationSpec
 from hybridrl.envs.vector import Autoreset, Environments, Step, final_observations, spread_seeds
 

@@ -59,7 +59,8 @@ def _unknown(env_id: str) -> str:
         is_retired = version is not None and version < (newest.version or 0)
         what = "was removed from Gymnasium" if is_retired else "does not exist"
         return f"environment id {env_id!r} {what}: use {newest.id!r}"
-    close = difflib.get_close_matches(env_id, gym.registry, n=3)
+    current = [spec.id for spec in gym.registry.values() if _newest(spec.namespace, spec.name) in (None, spec)]
+    close = difflib.get_close_matches(env_id, current, n=3)
     cure = f"did you mean {' or '.join(map(repr, close))}?" if close else "see gymnasium.pprint_registry()"
     return f"environment id {env_id!r} is not registered: {cure} (ids of a package: 'package:Name-v0')"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -108,7 +109,7 @@ class ActionSpec:
             return (actions + self.start).astype(self.dtype, copy=False)
         if self.bounds == "scale":
             # In float64, since high - low of a float32 Box may overflow; -1 gives `low` exactly.
-            actions = self.low + (actions + 1.0) * self._half_range()
+            actions = self.low + (actions + 1.0) * self._half_range
         # Clipped in the environment's dtype: rounding after the clip could step out of the box.
         cast = actions.astype(self.dtype)
         np.maximum(cast, self.low, out=cast)
@@ -121,7 +122,7 @@ class ActionSpec:
             return np.asarray(actions, dtype=np.int64) - self.start
         flat = np.asarray(actions).reshape(len(actions), self.size)
         if self.bounds == "scale":
-            half = self._half_range()
+            half = self._half_range
             # A dimension whose bounds coincide has one action; any number stands for it.
             flat = np.divide(flat - self.low.astype(np.float64), half, out=np.ones(flat.shape), where=half > 0) - 1.0
         return flat.astype(np.float32)
@@ -146,6 +147,7 @@ class ActionSpec:
             return np.ones(0, dtype=np.bool_)
         return np.isfinite(self.low) & np.isfinite(self.high)
 
+    @functools.cached_property
     def _half_range(self) -> npt.NDArray[np.float64]:
         if self.low is None or self.high is None:
             raise AssertionError("only continuous actions have a range")

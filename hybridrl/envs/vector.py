@@ -49,8 +49,8 @@ class Environments:
         self,
         env: gym.vector.VectorEnv[Any, Any, Any],
         *,
-        name: str = "",
-        implementation: str = "",
+        name: str,
+        implementation: str,
         spec_id: str | None = None,
         max_episode_steps: int | None = None,
         bounds: Bounds = "clip",
@@ -62,7 +62,7 @@ class Environments:
         self.action = ActionSpec.of(env.single_action_space, bounds)
         self.spec_id = spec_id
         self.max_episode_steps = max_episode_steps
-        self.description = _describe(self, name or type(env).__name__, implementation or type(env).__name__)
+        self.description = _describe(self, name, implementation)
         self._env = env
         self._rebuild = rebuild
         self._ingest = _ingestion(env, self.observation.dtype)

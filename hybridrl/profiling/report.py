@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hybridrl.profiling.phases import OTHER
 from hybridrl.profiling.plots import Segment, draw_tree
-from hybridrl.profiling.tables import Line, Sheet, html, plain, rich_table, share_text, text
+from hybridrl.profiling.tables import Line, Sheet, decimals, html, plain, rich_table, share_text, text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,8 @@ class Report:
         if self.source not in get_args(Source):
             raise ValueError(f"source={self.source!r}: expected one of {', '.join(get_args(Source))}")
         if self.other_s < 0:
-            raise ValueError(f"phases take {-self.other_s:g} s more than wall_s={self.wall_s:g}: they overlap?")
+            over = f"{-self.other_s:g} s more than wall_s={self.wall_s:g}"
+            raise ValueError(f"top-level phases take {over}: expected no more than the wall time")
 
     @property
     def other_s(self) -> float:
@@ -122,7 +123,7 @@ class Report:
     def plot(self, ax: Axes | None = None) -> Axes:
         """One horizontal bar of the wall time, divided into top-level phases and, below, what is inside them.
 
-        Draws into `ax`, or into a new figure; returns the axes. Hatched where simulated, dotted where published.
+        Draws into `ax`, or into a new figure; returns the axes. Hatched if simulated, dotted if published.
         """
         return draw_tree(self._segments(), self.wall_s, self._title(), self.source, ax)
 
@@ -132,20 +133,26 @@ class Report:
         ends: dict[tuple[str, ...], float] = {(): 0.0}  # where the next child of that path begins
         for row in self.phases:
             start = ends[row.path[:-1]]
-            segments.append(Segment(row.name, len(row.path) - 1, start, row.total_s))
+            segments.append(Segment(row.path, start, row.total_s))
             ends[row.path[:-1]], ends[row.path] = start + row.total_s, start
-        return [*segments, Segment(OTHER, 0, ends[()], self.other_s)]
+        return [*segments, Segment((OTHER,), ends[()], self.other_s)]
 
     def _sheet(self) -> Sheet:
         headings = ("phase", "calls", "total s", "share", "µs / call")
         lines = [self._line(row) for row in self.phases]
-        lines.append(Line(OTHER, 0, ("", text(self.other_s), share_text(self.share(OTHER)), ""), self.share(OTHER)))
-        return Sheet(headings, tuple(lines), (*self._summary(), *self._first_calls(), *self.notes))
+        share = self.share(OTHER)
+        lines.append(Line(OTHER, 0, ("", self._column(self.other_s), share_text(share), ""), share))
+        return Sheet(headings, tuple(lines), (*self._summary(), *self._first_calls(), *self.notes), bar=3)
 
     def _line(self, row: PhaseRow) -> Line:
         share = row.total_s / self.wall_s if self.wall_s else None
         each = text(row.total_s / row.calls * 1e6, 3) if row.calls else "–"
-        return Line(row.name, len(row.path) - 1, (f"{row.calls:,}", text(row.total_s), share_text(share), each), share)
+        cells = (f"{row.calls:,}", self._column(row.total_s), share_text(share), each)
+        return Line(row.name, len(row.path) - 1, cells, share)
+
+    def _column(self, seconds: float) -> str:
+        """Seconds with the decimals that suit the wall time, so that the column lines up."""
+        return f"{seconds:,.{decimals(self.wall_s, 5)}f}"
 
     def _title(self) -> str:
         rate = self.steps_per_second
@@ -170,7 +177,8 @@ class Report:
                 continue
             rest = (row.total_s - row.first_s) / (row.calls - 1)
             if row.first_s > max(10 * rest, 0.01 * self.wall_s):
-                yield f"first call of {row.label}: {text(row.first_s)} s, the others {text(max(0.0, rest))} s each"
+                others = text(max(0.0, rest))
+                yield f"first call of {row.label}: {text(row.first_s)} s, the others {others} s each"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `other_s` and `steps_per_second` are there for readers, and derived."""
@@ -184,12 +192,12 @@ class Report:
         """The report that `to_dict` wrote; ValueError names the first key that is missing or unknown."""
         given = {key: value for key, value in values.items() if key not in ("other_s", "steps_per_second")}
         try:
-            rows = tuple(PhaseRow(**{**row, "path": tuple(row["path"])}) for row in given.pop("phases"))
-            return cls(**{**given, "phases": rows, "notes": tuple(given.pop("notes"))})
+            rows = [PhaseRow(**{**row, "path": tuple(row["path"])}) for row in given["phases"]]
+            return cls(**{**given, "phases": tuple(rows), "notes": tuple(given["notes"])})
         except KeyError as error:
-            raise ValueError(f"not a report: key {error} is missing; expected what Report.to_dict wrote") from None
+            raise ValueError(f"not a report, no key {error}: expected what Report.to_dict wrote") from None
         except TypeError as error:
-            raise ValueError(f"not a report: {error}; expected what Report.to_dict wrote") from None
+            raise ValueError(f"not a report, {error}: expected what Report.to_dict wrote") from None
 
 
 def _ns(seconds: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
 _RULE = "1px solid rgba(128, 128, 128, 0.4)"  # translucent, so that it shows on light and on dark pages
 _BAR = "rgba(86, 180, 233, 0.35)"
+_DIGITS = "font-variant-numeric: tabular-nums"  # columns of digits line up
 
 
 class Line(NamedTuple):
@@ -29,15 +31,17 @@ class Sheet(NamedTuple):
     headings: tuple[str, ...]
     lines: tuple[Line, ...]
     footer: tuple[str, ...]
-    bar: int | None = 3
+    bar: int | None = None
+
+
+def decimals(value: float, digits: int) -> int:
+    """How many decimals show `value` with so many significant digits; 0 if its whole part fills them."""
+    return max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
 
 
 def text(value: float | None, digits: int = 4) -> str:
     """A number in so many significant digits, without an exponent; "unknown" for None."""
-    if value is None:
-        return "unknown"
-    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-    return f"{value:,.{min(digits, max(0, digits - whole))}f}"
+    return "unknown" if value is None else f"{value:,.{decimals(value, digits)}f}"
 
 
 def share_text(share: float | None) -> str:
@@ -47,29 +51,49 @@ def share_text(share: float | None) -> str:
 
 def rich_table(sheet: Sheet) -> Table:
     """The sheet as a `rich` table."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, caption="\n".join(sheet.footer), caption_justify="left", pad_edge=False)
-    for column, heading in enumerate(sheet.headings):
-        table.add_column(heading, justify="left" if column == 0 else "right", no_wrap=True)
-    for line, guide in zip(sheet.lines, _guides(sheet.lines), strict=True):
-        table.add_row(guide + line.name, *line.cells, style="bold" if line.strong else None)
+    table = _grid(sheet)
+    table.caption, table.caption_justify = "\n".join(sheet.footer), "left"
     return table
 
 
 def plain(sheet: Sheet) -> str:
-    """The sheet as text, as wide as it needs."""
+    """The sheet as text, as wide as it needs to be."""
     from rich.console import Console
 
     out = StringIO()
-    Console(file=out, width=max(80, *map(len, sheet.footer), 0), color_system=None).print(rich_table(sheet))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n")
+    Console(file=out, width=1000, color_system=None).print(_grid(sheet))
+    rows = [line.rstrip() for line in out.getvalue().splitlines()]
+    return "\n".join([*filter(None, rows), *sheet.footer])
+
+
+def _grid(sheet: Sheet) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text  # plain text: a name with [brackets] is not markup
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column, heading in enumerate(sheet.headings):
+        table.add_column(Text(heading), justify="left" if column == 0 else "right", no_wrap=True)
+    for line, guide in zip(sheet.lines, _guides(sheet.lines), strict=True):
+        cells = [Text(cell) for cell in (guide + line.name, *line.cells)]
+        table.add_row(*cells, style="bold" if line.strong else None)
+    return table
+
+
+def _guides(lines: tuple[Line, ...]) -> list[str]:
+    """The branches before each name: read from the last row up, a depth seen below continues downwards."""
+    guides: list[str] = []
+    below: set[int] = set()
+    for line in reversed(lines):
+        trunk = "".join("│  " if depth in below else "   " for depth in range(1, line.depth))
+        guides.append(trunk + ("├─ " if line.depth in below else "└─ ") if line.depth else "")
+        below = {depth for depth in below if depth < line.depth} | {line.depth}
+    return guides[::-1]
 
 
 def html(sheet: Sheet) -> str:
     """The sheet as an HTML table in the page's own colours, light or dark."""
-    head = "".join(f'<th scope="col" style="{_style(i)}">{escape(h)}</th>' for i, h in enumerate(sheet.headings))
+    head = "".join(_html_heading(column, heading) for column, heading in enumerate(sheet.headings))
     body = "".join(_html_row(line, sheet.bar) for line in sheet.lines)
     foot = "".join(f"<div>{escape(line)}</div>" for line in sheet.footer)
     return (
@@ -77,6 +101,11 @@ def html(sheet: Sheet) -> str:
         f'<thead><tr style="border-bottom: {_RULE}">{head}</tr></thead><tbody>{body}</tbody></table>'
         f'<div style="font-size: 0.85em; opacity: 0.8; margin-top: 0.4em">{foot}</div></div>'
     )
+
+
+def _html_heading(column: int, heading: str) -> str:
+    lines = escape(heading).replace("\n", "<br>")
+    return f'<th scope="col" style="{_style(column)}">{lines}</th>'
 
 
 def _html_row(line: Line, bar: int | None) -> str:
@@ -93,15 +122,4 @@ def _html_row(line: Line, bar: int | None) -> str:
 
 def _style(column: int) -> str:
     side = "left" if column == 0 else "right"
-    return f"text-align: {side}; padding: 0.15em 0.6em; white-space: nowrap; font-variant-numeric: tabular-nums"
-
-
-def _guides(lines: tuple[Line, ...]) -> list[str]:
-    """The branches before each name: read from the last row up, a depth seen below continues downwards."""
-    guides: list[str] = []
-    below: set[int] = set()
-    for line in reversed(lines):
-        trunk = "".join("│  " if depth in below else "   " for depth in range(1, line.depth))
-        guides.append(trunk + ("├─ " if line.depth in below else "└─ ") if line.depth else "")
-        below = {depth for depth in below if depth < line.depth} | {line.depth}
-    return guides[::-1]
+    return f"text-align: {side}; padding: 0.15em 0.6em; white-space: nowrap; {_DIGITS}"

@@ -1,7 +1,6 @@
 """The phase timer: nested named phases, waiting included, against a clock that is passed in.
 
-One `Node` per path holds integers only, so a run of any length needs the memory of its tree of names.
-The current node is the whole stack: entering goes to a child, leaving goes back to the parent.
+The current node of the tree is the whole stack: entering goes to a child, leaving goes back to the parent.
 """
 
 from __future__ import annotations
@@ -11,51 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from statistics import median
 from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from hybridrl.profiling.phases import OTHER
-from hybridrl.profiling.report import PhaseRow, Report, Source
+from hybridrl.profiling.report import Report, Source
+from hybridrl.profiling.tree import Node, ScopeCost, totals
 
-MAX_PHASES = 1000  # paths; beyond this a name surely holds a counter, and memory would grow without end
+MAX_PHASES = 500  # paths; beyond this a name surely holds a counter, and memory would grow without end
 
 Clock = Callable[[], int]
-
-
-class ScopeCost(NamedTuple):
-    """What one phase costs: nanoseconds charged to the phase itself, and to whatever encloses it."""
-
-    inside_ns: float
-    outside_ns: float
-
-    @property
-    def total_ns(self) -> float:
-        """Both parts together, in nanoseconds."""
-        return self.inside_ns + self.outside_ns
-
-
-class _Node:
-    """One path of the phase tree and its totals."""
-
-    __slots__ = ("calls", "children", "first_ns", "name", "parent", "start_ns", "total_ns")
-
-    def __init__(self, name: str, parent: _Node | None) -> None:
-        self.name = name
-        self.parent = parent
-        self.children: dict[str, _Node] = {}
-        self.calls = 0
-        self.total_ns = 0
-        self.first_ns = 0
-        self.start_ns = 0
-
-    def path(self) -> tuple[str, ...]:
-        return () if self.parent is None else (*self.parent.path(), self.name)
-
-    def close(self, end_ns: int) -> None:
-        elapsed = end_ns - self.start_ns
-        if not self.calls:
-            self.first_ns = elapsed
-        self.total_ns += elapsed
-        self.calls += 1
 
 
 class _Scope:
@@ -88,11 +51,25 @@ class _Scope:
             return
         # The way back first: an interrupt between these lines loses one call, never the place in the tree.
         timer._node = node.parent  # type: ignore[assignment]  # only a root has none, and no scope has its name
+        # Node.close without the call: it runs at every step of every environment.
         elapsed = end - node.start_ns
         if not node.calls:
             node.first_ns = elapsed
-        node.total_ns += elapsed
         node.calls += 1
+        node.total_ns += elapsed
+
+
+class _Scopes(dict[str, _Scope]):
+    """The scopes of a timer by name, made at first use."""
+
+    def __init__(self, timer: PhaseTimer, clock: Clock) -> None:
+        super().__init__()
+        self._timer = timer
+        self._clock = clock
+
+    def __missing__(self, name: str) -> _Scope:
+        scope = self[name] = _Scope(self._timer, _checked(name), self._clock)
+        return scope
 
 
 class _Run:
@@ -145,9 +122,12 @@ class PhaseTimer:
                 envs.step(actions)
         print(timer.report(threads=1, counters={"env_steps": 1}))
 
-    `clock` and `cpu_clock` return integer nanoseconds. `synchronize`, where given, is called at both ends of
-    every phase, so that work queued on an asynchronous device is charged to the phase that queued it; leave
-    it out on the CPU. The same name under two parents is two rows. Runs accumulate. A timer serves one thread.
+    `clock` and `cpu_clock` return integer nanoseconds. The same name under two parents is two rows. Runs
+    accumulate. A timer serves one thread.
+
+    `synchronize`, where given, is called at both ends of every phase, so that work queued on an asynchronous
+    device is charged to the phase that queued it; leave it out on the CPU. It slows the run by the overlap
+    that it prevents, which the report's overhead doesn't include.
     """
 
     def __init__(
@@ -160,9 +140,10 @@ class PhaseTimer:
         self._cpu_clock = cpu_clock
         self._synchronize = synchronize
         self._phase_clock = clock if synchronize is None else _synchronized(clock, synchronize)
-        self._scopes: dict[str, _Scope] = {}
-        self._root = _Node("", None)
-        self._idle = _Node("", None)  # childless: entering a phase outside run() takes the slow path, and raises
+        # The method below without its Python frame: 45 of about 600 ns a scope.
+        self.phase = _Scopes(self, self._phase_clock).__getitem__  # type: ignore[method-assign, assignment]
+        self._root = Node("", None)
+        self._idle = Node("", None)  # childless, so that a phase outside run() takes the slow path and raises
         self._node = self._idle
         self._paths = 0
         self._wall_ns = 0
@@ -175,10 +156,7 @@ class PhaseTimer:
 
         Entering raises ValueError outside `run()`, for an empty name, a name with "/", and for "other".
         """
-        try:
-            return self._scopes[name]
-        except KeyError:
-            return self._scopes.setdefault(_checked(name), _Scope(self, name, self._phase_clock))
+        raise AssertionError("replaced at construction")
 
     def run(self) -> AbstractContextManager[None]:
         """A context manager around everything whose time the phases divide; may be entered again."""
@@ -217,17 +195,16 @@ class PhaseTimer:
         (say `torch.get_num_threads()`); None is unknown. `counters` name what was done, such as `env_steps`.
         """
         now, wall, cpu = self._snapshot()
-        opened = {id(node) for node in self._open_nodes()}
+        running = {node: now - node.start_ns for node in self._open_nodes()}
         cost = scope_cost(type(self), self._clock)
-        rows: list[PhaseRow] = []
-        scopes, busy = _rows(self._root, (), cost, opened, now, rows)
+        found = totals(self._root, (), cost, running)
         return Report(
             wall_s=wall / 1e9,
             cpu_s=cpu / 1e9,
             threads=threads,
-            phases=tuple(rows),
+            phases=found.rows,
             # Where the estimate exceeds what was left outside the phases, it was the estimate that was wrong.
-            overhead_s=min(round(scopes * cost.total_ns), wall - busy) / 1e9,
+            overhead_s=min(round(found.scopes * cost.total_ns), wall - found.busy_ns) / 1e9,
             counters=dict(counters or {}),
             notes=tuple(notes),
             source=source,
@@ -239,7 +216,7 @@ class PhaseTimer:
         now, cpu = self._clock(), self._cpu_clock()
         return now, self._wall_ns + now - self._start_ns, self._cpu_ns + cpu - self._cpu_start_ns
 
-    def _open_nodes(self) -> list[_Node]:
+    def _open_nodes(self) -> list[Node]:
         """The open phases, innermost first."""
         nodes, node = [], self._node
         while node.parent is not None:
@@ -247,19 +224,19 @@ class PhaseTimer:
             node = node.parent
         return nodes
 
-    def _add(self, name: str) -> _Node:
+    def _add(self, name: str) -> Node:
         if not self.running:
             raise ValueError(f'phase "{name}" outside run(): put the loop inside "with timer.run():"')
         if self._paths >= MAX_PHASES:
             raise ValueError(
-                f'phase "{name}" would be row {MAX_PHASES + 1}: expected a fixed set of names; count in counters='
+                f'phase "{name}" after {MAX_PHASES} others: expected a fixed set of names; count in counters='
             )
         self._paths += 1
-        node = self._node.children[name] = _Node(name, self._node)
+        node = self._node.children[name] = Node(name, self._node)
         return node
 
     def _unwind(self, name: str, end_ns: int, *, failing: bool) -> None:
-        """Close `name` and all that is open inside it; complain, unless an exception is already on its way."""
+        """Close `name` and what is open inside it; complain, unless an exception is on its way."""
         opened = self._open_nodes()
         names = [node.name for node in opened]
         if name in names:
@@ -269,7 +246,7 @@ class PhaseTimer:
             state = f'while "{names[0]}" was open inside it' if name in names else "while it was not open"
             raise ValueError(f'phase "{name}" closed {state}: close phases in the reverse of their order')
 
-    def _close(self, node: _Node, end_ns: int) -> None:
+    def _close(self, node: Node, end_ns: int) -> None:
         assert node.parent is not None
         self._node = node.parent
         node.close(end_ns)
@@ -357,30 +334,6 @@ def _empty_scopes(timer: PhaseTimer, pairs: int) -> ScopeCost:
     outer = timer._root.children["outer"]
     inside = outer.children["inner"].total_ns / pairs
     return ScopeCost(inside, max(0.0, outer.total_ns / pairs - 2 * inside))
-
-
-def _rows(
-    node: _Node,
-    path: tuple[str, ...],
-    cost: ScopeCost,
-    opened: set[int],
-    now_ns: int,
-    into: list[PhaseRow],
-) -> tuple[int, int]:
-    """Append the rows under `node`, parents before children; return their scopes and their nanoseconds."""
-    scopes = busy = 0
-    for child in node.children.values():
-        position, child_path = len(into), (*path, child.name)
-        inner_scopes, inner_ns = _rows(child, child_path, cost, opened, now_ns, into)
-        raw = child.total_ns + (now_ns - child.start_ns if id(child) in opened else 0)
-        own = raw - round(child.calls * cost.inside_ns + inner_scopes * cost.total_ns)
-        total = max(own, inner_ns)  # never negative, never less than the children
-        first = max(0, child.first_ns - round(cost.inside_ns)) / 1e9 if child.calls else None
-        row = PhaseRow(child_path, child.calls, total / 1e9, (total - inner_ns) / 1e9, first)
-        into.insert(position, row)
-        scopes += child.calls + inner_scopes
-        busy += total
-    return scopes, busy
 
 
 def _checked(name: str) -> str:
