@@ -19,6 +19,7 @@ class _Slot(NamedTuple):
     parameter: nn.Parameter
     start: int
     stop: int
+    values: Tensor  # a view of the values, whose memory the parameter shares
     gradient: Tensor | None  # a view of the gradients; None where frozen
 
 
@@ -29,8 +30,9 @@ class FlatParameters:
     gradient and which no optimiser sees. A parameter that stands under two names (weight tying) is stored once.
 
     Optimisers made earlier hold the old parameters: make them afterwards, on :meth:`leaf`. Moving or casting the
-    module breaks the views; the next use of this object notices and raises, and flattening again mends it. The same
-    holds for ``load_state_dict(assign=True)``; a plain ``load_state_dict`` copies in place and is safe.
+    module breaks the views: :meth:`check` notices and raises, and flattening again mends it. The same holds for
+    ``load_state_dict(assign=True)``; a plain ``load_state_dict`` copies in place and is safe. So does the module's own
+    ``zero_grad``, not the optimiser's: call this object's.
     ``copy.deepcopy`` of this object copies module and vectors together; of the module alone, it gives an ordinary one.
 
     Args:
@@ -53,6 +55,7 @@ class FlatParameters:
         self.values = torch.cat([parameter.detach().reshape(-1) for parameter, _ in ordered])
         trainable = sum(p.numel() for p, _ in ordered if p.requires_grad)
         self.gradients = torch.zeros_like(self.values[:trainable])
+        self._leaves: list[tuple[nn.Parameter, Tensor]] = []
         self._slots = list(self._install(ordered))
         self._trainable = [slot for slot in self._slots if slot.gradient is not None]
         self.gather_gradients()
@@ -69,7 +72,7 @@ class FlatParameters:
                 owner, _, attribute = name.rpartition(".")
                 setattr(self.module.get_submodule(owner), attribute, new)
             gradient = self.gradients[start:stop].view(old.shape) if old.requires_grad else None
-            yield _Slot(names, new, start, stop, gradient)
+            yield _Slot(names, new, start, stop, view, gradient)
             start = stop
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FlatParameters":
@@ -83,31 +86,44 @@ class FlatParameters:
         """Raise unless every parameter of the module still is its view of the vector.
 
         Raises:
-            ValueError: the module was moved, cast or given other parameter objects since it was flattened.
+            ValueError: the module was moved, cast, frozen or given other parameters since it was flattened.
         """
+        found = dict(self.module.named_parameters(remove_duplicate=False))
         for slot in self._slots:
-            view = self.values[slot.start : slot.stop].view(slot.parameter.shape)
-            for name in slot.names:
-                owner, _, attribute = name.rpartition(".")
-                current = getattr(self.module.get_submodule(owner), attribute, None)
-                if current is not slot.parameter or not _same_memory(slot.parameter, view):
-                    raise ValueError(
-                        f"parameter {name!r} is no longer a view of the flat vector (the module was moved, cast or "
-                        f"had parameters assigned): call FlatParameters(module) again after such a change"
-                    )
+            if any(found.pop(name, None) is not slot.parameter for name in slot.names) or not _is_view(slot):
+                raise ValueError(
+                    f"parameter {slot.names[0]!r} is no longer a view of the flat vector (the module was moved, cast, "
+                    f"frozen or had parameters assigned): call FlatParameters(module) again after such a change"
+                )
+        if found:
+            raise ValueError(
+                f"parameter {next(iter(found))!r} was added after the module was flattened: "
+                f"call FlatParameters(module) again after such a change"
+            )
 
     def zero_grad(self) -> None:
         """Zero all gradients with one kernel, and make each parameter's ``.grad`` its view again."""
         self.gradients.zero_()
         for slot in self._trainable:
             slot.parameter.grad = slot.gradient
+        for leaf, part in self._leaves:
+            leaf.grad = part
 
     def gather_gradients(self) -> None:
         """Bring gradients that autograd put elsewhere into the vector.
 
         ``module.zero_grad()`` sets each ``.grad`` to None by default, after which a backward pass allocates new ones.
         Those are copied here and replaced by views; a parameter that got no gradient counts as zero.
+
+        Raises:
+            ValueError: a leaf has lost its gradient to the optimiser's ``zero_grad()``, which left the module's alone.
         """
+        for leaf, part in self._leaves:
+            if leaf.grad is not part:
+                raise ValueError(
+                    "the optimiser's zero_grad() took the flat gradient away, and would accumulate over steps: "
+                    "call FlatParameters.zero_grad() instead"
+                )
         for slot in self._trainable:
             gradient, view = slot.parameter.grad, slot.gradient
             if gradient is view or view is None:
@@ -155,6 +171,7 @@ class FlatParameters:
             )
         part = nn.Parameter(self.values[start:stop])
         part.grad = self.gradients[start:stop]
+        self._leaves.append((part, part.grad))
         return part
 
     def copy_(self, source: "FlatParameters") -> None:
@@ -215,5 +232,10 @@ def _check_uniform(named: dict[str, nn.Parameter]) -> None:
         )
 
 
-def _same_memory(a: Tensor, b: Tensor) -> bool:
-    return a.device == b.device and a.dtype == b.dtype and a.data_ptr() == b.data_ptr() and a.shape == b.shape
+def _is_view(slot: _Slot) -> bool:
+    mine, view = slot.parameter, slot.values
+    return (
+        mine.data_ptr() == view.data_ptr()
+        and (mine.dtype, mine.device) == (view.dtype, view.device)
+        and mine.requires_grad == (slot.gradient is not None)
+    )

@@ -42,16 +42,18 @@ class NetworkConfig:
     """Gaussian policies: squash the mean by tanh into +- this many action units; None: leave it free."""
 
     def __post_init__(self) -> None:
-        if any(units < 1 for units in self.hidden):
-            raise ValueError(f"hidden={self.hidden}: expected layer sizes of at least 1, such as (64, 64)")
+        if not isinstance(self.hidden, tuple) or any(units < 1 for units in self.hidden):
+            raise ValueError(f"hidden={self.hidden}: expected a tuple of layer sizes of at least 1, such as (64, 64)")
         if self.activation not in _ACTIVATIONS:
             raise ValueError(f"activation={self.activation!r}: expected one of {', '.join(_ACTIVATIONS)}")
         if self.initialization not in ("orthogonal", "torch"):
             raise ValueError(f"initialization={self.initialization!r}: expected 'orthogonal' or 'torch'")
         if self.deviation not in ("free", "state"):
             raise ValueError(f"deviation={self.deviation!r}: expected 'free' or 'state'")
-        if self.mean_bound is not None and not self.mean_bound > 0:
-            raise ValueError(f"mean_bound={self.mean_bound}: expected None or a number above 0")
+        if self.deviation == "state" and self.initial_log_std != 0.0:
+            raise ValueError(f"initial_log_std={self.initial_log_std}: used with deviation='free' only; leave it out")
+        if self.mean_bound is not None and not 0 < self.mean_bound < math.inf:
+            raise ValueError(f"mean_bound={self.mean_bound}: expected None or a finite number above 0")
 
 
 class Head(Protocol):
@@ -322,7 +324,9 @@ class Policy(nn.Module):
         batch, width = observation.shape[0], self.head.parameter_size
         with torch.no_grad():
             output = self.network(self.normalizer(observation))
-        shapes = [tuple(o.shape) for o in output] if isinstance(output, tuple) else type(output).__name__
+        shapes = (
+            [tuple(getattr(o, "shape", ())) for o in output] if isinstance(output, tuple) else type(output).__name__
+        )
         if shapes != [(batch, width), (batch,)]:
             raise ValueError(
                 f"the network returned {shapes} for {batch} observations; expected a tuple (parameters [{batch}, "

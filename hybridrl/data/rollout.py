@@ -1,6 +1,6 @@
 """A rollout: what one round of on-policy acting leaves for the learner, ``[T, N]`` in time and environments."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +100,9 @@ class RolloutStorage:
         if row == self.rows:
             raise IndexError(f"all {self.rows} rows are written: call clear() after each rollout, or ask for more rows")
         self._observation[row] = observation
-        self._full.action[row], self._full.log_prob[row], self._full.value[row] = decision
+        # Detached: storing a tensor with a graph would make the whole arena part of that graph, and keep it alive.
+        self._full.action[row] = decision.action.detach()
+        self._full.log_prob[row], self._full.value[row] = decision.log_prob.detach(), decision.value.detach()
         self._reward[row], self._valid[row] = step.reward, step.valid
         self._terminated[row], self._truncated[row] = step.terminated, step.truncated
         self.written = row + 1
@@ -108,9 +110,8 @@ class RolloutStorage:
 
     def write_next_value(self, row: int, value: Tensor) -> None:
         """Write the values ``[N]`` of the observations that followed a row."""
-        self._full.next_value[row] = value
+        self._full.next_value[row] = value.detach()
 
     def rollout(self) -> Rollout:
         """Views of the rows written since the last :meth:`clear`; they change with the next rollout."""
-        written = {f.name: getattr(self._full, f.name)[: self.written] for f in fields(Rollout)}
-        return replace(self._full, **written)
+        return Rollout(*(getattr(self._full, f.name)[: self.written] for f in fields(Rollout)))

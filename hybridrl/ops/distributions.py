@@ -9,6 +9,8 @@ import math
 import torch
 from torch import Tensor
 
+from hybridrl.ops.shapes import check_one_shape
+
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -81,8 +83,12 @@ def gaussian_evaluate(parameters: Tensor, action: Tensor) -> tuple[Tensor, Tenso
 
     Returns:
         Two tensors ``[...]``, in nats.
+
+    Raises:
+        ValueError: the action's shape isn't the mean's.
     """
     mean, log_std = parameters.chunk(2, -1)
+    check_one_shape("[..., A]", mean=mean, action=action)
     z = (action - mean) * (-log_std).exp()
     entropy = (log_std + (0.5 + _HALF_LOG_TWO_PI)).sum(-1)
     return -0.5 * z.square().sum(-1) - entropy + 0.5 * mean.shape[-1], entropy

@@ -1,7 +1,12 @@
-"""Losses as pure functions of tensors of one shape ``[B]``; each returns a scalar to minimise."""
+"""Losses as pure functions of tensors of one shape ``[B]``; each returns a scalar to minimise.
+
+All raise a ValueError where the shapes differ.
+"""
 
 import torch
 from torch import Tensor
+
+from hybridrl.ops.shapes import check_one_shape
 
 
 def clipped_policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, *, clip_range: float) -> Tensor:
@@ -22,6 +27,7 @@ def clipped_policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tenso
 
     Source: Schulman et al. (2017), equation 7.
     """
+    check_one_shape("[B]", log_prob=log_prob, old_log_prob=old_log_prob, advantage=advantage)
     ratio = (log_prob - old_log_prob).exp()
     clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
     return -torch.minimum(ratio * advantage, clipped * advantage).mean()
@@ -37,6 +43,7 @@ def value_loss(value: Tensor, target: Tensor) -> Tensor:
     Returns:
         Scalar, in squared units of the reward. The half makes its gradient the error itself.
     """
+    check_one_shape("[B]", value=value, target=target)
     return 0.5 * (value - target).square().mean()
 
 
@@ -57,5 +64,6 @@ def clipped_value_loss(value: Tensor, old_value: Tensor, target: Tensor, *, clip
 
     Source: Schulman et al., the reference implementation of PPO; studied in Engstrom et al. (2020).
     """
+    check_one_shape("[B]", value=value, old_value=old_value, target=target)
     clipped = old_value + (value - old_value).clamp(-clip_range, clip_range)
     return 0.5 * torch.maximum((value - target).square(), (clipped - target).square()).mean()

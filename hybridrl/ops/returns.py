@@ -2,13 +2,17 @@
 
 Two flags, never only their OR: ``terminated`` says that the episode ended in a state of value zero, so nothing is
 bootstrapped; ``truncated`` says that it was cut short, so the *final* observation's value is. Both end the trace.
-``next_value[t]`` is the value of the observation that followed step ``t``, before any reset.
+``next_value[t]`` is the value of the observation that followed step ``t``, before any reset. Nothing after an end
+reaches what came before it, provided that it is finite (nought times NaN is NaN). Results carry no gradient.
 """
 
 import torch
 from torch import Tensor
 
+from hybridrl.ops.shapes import check_one_shape
 
+
+@torch.no_grad()
 def discounted_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float
 ) -> Tensor:
@@ -31,12 +35,13 @@ def discounted_returns(
 
     Source: Sutton and Barto (2018), section 3.3; truncation: Pardo et al. (2018).
     """
-    _check_shapes(reward=reward, next_value=next_value, terminated=terminated, truncated=truncated)
+    check_one_shape("[T, N]", reward=reward, next_value=next_value, terminated=terminated, truncated=truncated)
     done = terminated | truncated
     bootstrap = _cut(done) & ~terminated
-    return _reverse_scan(reward + gamma * torch.where(bootstrap, next_value, 0.0), gamma * ~done)
+    return _reverse_scan(reward + gamma * torch.where(bootstrap, next_value, 0.0), gamma, ~done)
 
 
+@torch.no_grad()
 def n_step_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float, n: int
 ) -> Tensor:
@@ -60,7 +65,7 @@ def n_step_returns(
 
     Source: Sutton and Barto (2018), section 7.1.
     """
-    _check_shapes(reward=reward, next_value=next_value, terminated=terminated, truncated=truncated)
+    check_one_shape("[T, N]", reward=reward, next_value=next_value, terminated=terminated, truncated=truncated)
     if n < 1:
         raise ValueError(f"n={n}: expected at least 1 step; n=1 is the one-step target")
     one_step = reward + gamma * torch.where(terminated, 0.0, next_value)
@@ -70,6 +75,7 @@ def n_step_returns(
     return result
 
 
+@torch.no_grad()
 def gae(
     reward: Tensor,
     value: Tensor,
@@ -103,11 +109,14 @@ def gae(
 
     Source: Schulman et al. (2016), equation 16.
     """
-    _check_shapes(reward=reward, value=value, next_value=next_value, terminated=terminated, truncated=truncated)
+    check_one_shape(
+        "[T, N]", reward=reward, value=value, next_value=next_value, terminated=terminated, truncated=truncated
+    )
     delta = reward + gamma * torch.where(terminated, 0.0, next_value) - value
-    return _reverse_scan(delta, gamma * lambda_ * ~(terminated | truncated))
+    return _reverse_scan(delta, gamma * lambda_, ~(terminated | truncated))
 
 
+@torch.no_grad()
 def running_returns(reward: Tensor, done: Tensor, initial: Tensor, *, gamma: float) -> Tensor:
     r"""Discounted sum of the rewards *so far* in the episode, the quantity reward normalisation takes its scale from.
 
@@ -127,11 +136,11 @@ def running_returns(reward: Tensor, done: Tensor, initial: Tensor, *, gamma: flo
 
     Source: Engstrom et al. (2020), appendix A.1 (reward scaling).
     """
-    _check_shapes(reward=reward, done=done)
-    _check_shapes(first_row=reward[0], initial=initial)
+    check_one_shape("[T, N]", reward=reward, done=done)
+    check_one_shape("[N]", first_row=reward[0], initial=initial)
     first = torch.cat([(reward[0] + gamma * initial).unsqueeze(0), reward[1:]])
     carried = torch.cat([torch.zeros_like(done[:1]), ~done[:-1]])
-    return _reverse_scan(first.flip(0), gamma * carried.flip(0)).flip(0)
+    return _reverse_scan(first.flip(0), gamma, carried.flip(0)).flip(0)
 
 
 def _cut(done: Tensor) -> Tensor:
@@ -141,19 +150,12 @@ def _cut(done: Tensor) -> Tensor:
     return cut
 
 
-def _reverse_scan(addend: Tensor, decay: Tensor) -> Tensor:
-    """x[t] = addend[t] + decay[t] * x[t + 1], with x[T] = 0: the one recursion behind every estimator here."""
+def _reverse_scan(addend: Tensor, decay: float, carried: Tensor) -> Tensor:
+    """x[t] = addend[t] + decay * x[t + 1] where carried[t], with x[T] = 0: the one recursion behind every estimator."""
     result = torch.empty_like(addend)
     carry = torch.zeros_like(addend[0])
-    rows = zip(addend.unbind(0), decay.type(addend.dtype).unbind(0), result.unbind(0), strict=True)
+    factors = carried.type(addend.dtype) * decay  # cast first: a float times a bool would be rounded to float32
+    rows = zip(addend.unbind(0), factors.unbind(0), result.unbind(0), strict=True)
     for row, factor, out in reversed(list(rows)):
         carry = torch.addcmul(row, factor, carry, out=out)
     return result
-
-
-def _check_shapes(**tensors: Tensor) -> None:
-    """Broadcasting would turn ``[1, N]`` against ``[N]`` into ``[N, N]`` without a word: refuse instead."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if len(set(shapes.values())) > 1:
-        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise ValueError(f"shapes differ: {listed}; expected one shape [T, N] for all")

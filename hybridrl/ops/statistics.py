@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hybridrl.ops.shapes import check_one_shape
+
 
 def approximate_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
     r"""Estimate of :math:`KL(\mu \| \pi)` from samples of the behaviour policy :math:`\mu`.
@@ -22,6 +24,7 @@ def approximate_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
 
     Source: Schulman (2020), "Approximating KL divergence", estimator k3.
     """
+    check_one_shape("[B]", log_prob=log_prob, old_log_prob=old_log_prob)
     log_ratio = log_prob - old_log_prob
     return (log_ratio.expm1() - log_ratio).mean()
 
@@ -37,6 +40,7 @@ def clip_fraction(log_prob: Tensor, old_log_prob: Tensor, *, clip_range: float) 
     Returns:
         Scalar in [0, 1].
     """
+    check_one_shape("[B]", log_prob=log_prob, old_log_prob=old_log_prob)
     ratio = (log_prob - old_log_prob).exp()
     return ((ratio - 1.0).abs() > clip_range).type(log_prob.dtype).mean()
 
@@ -51,7 +55,8 @@ def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
     Returns:
         Scalar: 1 is perfect, 0 no better than a constant, negative worse; NaN where the target doesn't vary.
     """
-    variance = target.var(correction=0)
+    check_one_shape("[B]", prediction=prediction, target=target)
+    variance = _from_first(target).var(correction=0)
     share = 1.0 - (target - prediction).var(correction=0) / variance
     return torch.where(variance > 0, share, torch.nan)
 
@@ -59,7 +64,8 @@ def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
 def standardize(x: Tensor, *, epsilon: float = 1e-8) -> Tensor:
     """Shift to mean 0 and scale to standard deviation 1, with the population's deviation.
 
-    A single sample has no spread to divide by and is returned unchanged (a sample deviation would be NaN).
+    A single sample has no spread to divide by and is returned unchanged (a sample deviation would be NaN); equal
+    samples become zero.
 
     Args:
         x: ``[B]``.
@@ -68,9 +74,15 @@ def standardize(x: Tensor, *, epsilon: float = 1e-8) -> Tensor:
     Returns:
         ``[B]``, without unit.
     """
-    if x.numel() == 1:
+    if x.numel() < 2:
         return x
+    x = _from_first(x)
     return (x - x.mean()) / (x.std(correction=0) + epsilon)
+
+
+def _from_first(x: Tensor) -> Tensor:
+    """Shift so that equal numbers become exactly zero: their computed mean may differ from them by rounding."""
+    return x - x.flatten()[0]
 
 
 class Moments(NamedTuple):
@@ -90,13 +102,15 @@ def combine_moments(moments: Moments, batch: Tensor) -> Moments:
 
     Args:
         moments: of what was seen so far; a size of zero starts afresh.
-        batch: ``[B, *shape]``, B at least 1.
+        batch: ``[B, *shape]``; an empty one changes nothing.
 
     Returns:
         New moments; the arguments are left alone.
 
     Source: Chan, Golub and LeVeque (1979).
     """
+    if not len(batch):
+        return moments
     batch = batch.type(moments.mean.dtype)
     size = moments.size + len(batch)
     delta = batch.mean(0) - moments.mean
