@@ -42,3 +42,8 @@ class Budget:
         if self.timesteps is None:
             return float("inf")
         return (self.timesteps - self.spent(timesteps=timesteps, episodes=0)) // num_envs
+
+    def is_spent(self, *, timesteps: int, episodes: int, num_envs: int) -> bool:
+        """Whether nothing more fits: less than one step of every environment is left, or no episode."""
+        left = self.amount - self.spent(timesteps=timesteps, episodes=episodes)
+        return left < (num_envs if self.timesteps else 1)
