@@ -37,8 +37,8 @@ class PPORecipe:
     """How long `learn` trains when it isn't told."""
 
     def __post_init__(self) -> None:
-        if self.num_envs < 1:
-            raise ValueError(f"num_envs={self.num_envs}: expected at least 1")
+        if type(self.num_envs) is not int or self.num_envs < 1:
+            raise ValueError(f"num_envs={self.num_envs!r}: expected a whole number of at least 1")
         if self.ppo.rollout_steps is None and self.num_envs != 1:
             raise ValueError(
                 f"rollout_steps=None (one whole episode a rollout) needs num_envs=1, got {self.num_envs}: "
@@ -56,13 +56,16 @@ class PPORecipe:
         Raises:
             ValueError: a field isn't known here, or is out of its range.
         """
-        network = {**data["network"], "hidden": tuple(data["network"]["hidden"])}
-        parts = {
-            "ppo": PPOConfig(**data["ppo"]),
-            "network": NetworkConfig(**network),
-            "budget": Budget(**data["budget"]),
-        }
-        return cls(**{**data, **parts})
+        try:
+            network = {**data["network"], "hidden": tuple(data["network"]["hidden"])}
+            parts = {
+                "ppo": PPOConfig(**data["ppo"]),
+                "network": NetworkConfig(**network),
+                "budget": Budget(**data["budget"]),
+            }
+            return cls(**{**data, **parts})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a recipe of this version: {error}; it may need another hybridrl") from None
 
 
 def default_ppo() -> PPORecipe:
