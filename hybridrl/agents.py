@@ -36,7 +36,7 @@ class PPO:
     Args:
         env: a Gymnasium id, a callable that makes one environment, or a ``gymnasium.vector.VectorEnv``.
         recipe: ``"default"``, ``"classic"``, ``"tuned"``, a :class:`~hybridrl.recipes.PPORecipe`, or a
-            :class:`~hybridrl.algorithms.PPOConfig` (the rest is then default).
+            :class:`~hybridrl.algorithms.ppo.PPOConfig` (the rest is then default).
         network: a module of your own with ``forward(observation [B, ...]) -> (parameters [B, K], value [B])``, where
             K is the number of actions, or twice the number of continuous dimensions (means, then log deviations);
             None builds the recipe's. It is trained in place.

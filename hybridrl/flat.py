@@ -141,7 +141,7 @@ class FlatParameters:
             max_norm: above 0; infinity only measures.
 
         Returns:
-            Scalar: the norm before clipping.
+            Scalar, the norm before clipping.
         """
         norm: Tensor = torch.linalg.vector_norm(self.gradients)
         self.gradients.mul_((max_norm / (norm + 1e-6)).clamp_max(1.0))
