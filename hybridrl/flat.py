@@ -79,7 +79,6 @@ class FlatParameters:
         """Copy the module, then flatten the copy: copied views would each get storage of their own."""
         duplicate = FlatParameters(copy.deepcopy(self.module, memo))
         duplicate.gradients.copy_(self.gradients)
-        memo[id(self)] = duplicate
         return duplicate
 
     def check(self) -> None:
