@@ -342,7 +342,8 @@ class PPO:
         for name, generator in self._generators.items():
             generator.set_state(tensors[f"generator.{name}"])
         optimizer = self.learner.optimizer
-        states = {i: _under(tensors, f"optimizer.{i}") for i in range(len(optimizer.param_groups))}
+        leaves = sum(len(group["params"]) for group in optimizer.param_groups)
+        states = {i: _under(tensors, f"optimizer.{i}") for i in range(leaves)}
         optimizer.load_state_dict(
             {"state": {i: s for i, s in states.items() if s}, "param_groups": optimizer.state_dict()["param_groups"]}
         )
