@@ -43,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hybridrl {options.command}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"hybridrl {options.command}: interrupted", file=sys.stderr)
+        checkpoint = getattr(options, "checkpoint", None)
+        cure = f"; go on with --resume --checkpoint {checkpoint}" if checkpoint and checkpoint.exists() else ""
+        print(f"hybridrl {options.command}: interrupted{cure}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output (head, say) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
