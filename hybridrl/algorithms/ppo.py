@@ -4,7 +4,9 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Literal
+from math import isfinite
+from types import NoneType
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -69,13 +71,23 @@ class PPOConfig:
     """Stop a rollout's epochs once the approximate KL divergence passes this, in nats. Costs one host read an epoch."""
 
     def __post_init__(self) -> None:
+        kinds = {field.name: get_args(field.type) or (field.type,) for field in fields(self)}
         for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise ValueError(f"{name}={value}: expected a number from {low:g} to {high:g}")
+            _check_number(name, getattr(self, name), kinds[name], low, high)
         for name, choices in _CHOICES:
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}")
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(str, choices))}")
+
+
+def _check_number(name: str, value: object, kinds: tuple[Any, ...], low: float, high: float) -> None:
+    if value is None and NoneType in kinds:
+        return
+    wanted = int if int in kinds else int | float
+    if isinstance(value, bool) or not isinstance(value, wanted) or not (isfinite(value) and low <= value <= high):
+        what = "a whole number" if int in kinds else "a number"
+        least = "above 0" if low == _TINY else f"of at least {low:g}" if isfinite(low) else "that is finite"
+        most = f" and at most {high:g}" if isfinite(high) else ""
+        raise ValueError(f"{name}={value!r}: expected {what} {least}{most}{', or None' if NoneType in kinds else ''}")
 
 
 _INFINITY, _TINY = float("inf"), 1e-12
@@ -97,7 +109,12 @@ _RANGES = (
     ("reward_scale", -_INFINITY, _INFINITY),
     ("target_kl", _TINY, _INFINITY),
 )
-_CHOICES = (("value_target", ("lambda", "one-step")), ("truncation", ("bootstrap", "terminate")))
+_CHOICES: tuple[tuple[str, tuple[str | bool, ...]], ...] = (
+    ("value_target", ("lambda", "one-step")),
+    ("truncation", ("bootstrap", "terminate")),
+    ("anneal", (False, True)),
+    ("normalize_advantage", (False, True)),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
