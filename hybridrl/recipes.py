@@ -28,13 +28,13 @@ class PPORecipe:
     max_episode_steps: int | None = None
     """Cut episodes here; None: where the environment's registration says."""
     bounds: Bounds = "clip"
-    """How continuous actions meet their Box: see `ActionSpec`."""
+    """How continuous actions meet their Box: see ``ActionSpec``."""
     normalize_observation: bool = False
     """By running moments, which are part of the policy."""
     normalize_reward: bool = False
     """By the deviation of running discounted sums of rewards."""
     budget: Budget = field(default_factory=lambda: Budget(timesteps=100_000))
-    """How long `learn` trains when it isn't told."""
+    """How long ``learn`` trains when it isn't told."""
 
     def __post_init__(self) -> None:
         if type(self.num_envs) is not int or self.num_envs < 1:

@@ -52,7 +52,7 @@ class PPOConfig:
     critic_learning_rate: float | None = None
     """Adam's for the parameters named ``critic.``; None: the same as the rest."""
     anneal: bool = False
-    """Let the learning rates fall linearly to zero over the budget of `learn`."""
+    """Let the learning rates fall linearly to zero over the budget of ``learn``."""
     adam_epsilon: float = 1e-5
     """Adam's denominator offset."""
     max_gradient_norm: float | None = 0.5

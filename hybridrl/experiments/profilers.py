@@ -111,7 +111,7 @@ def reproduce() -> Outcome:
 
 
 def _short(file: str, line: int, function: str) -> str:
-    """`module.py:function`, or the name of a built-in; without the machine's folders."""
+    """``module.py:function``, or the name of a built-in; without the machine's folders."""
     name = file.replace("\\", "/").rsplit("/", 1)[-1]
     return function if name == "~" else f"{name}:{function}"
 

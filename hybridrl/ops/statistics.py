@@ -9,7 +9,7 @@ from hybridrl.ops.shapes import check_one_shape
 
 
 def approximate_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
-    r"""Estimate of :math:`KL(\mu \| \pi)` from samples of the behaviour policy :math:`\mu`.
+    r"""Estimate of :math:`KL(\mu \| \pi)`` from samples of the behaviour policy :math:``\mu`.
 
     .. math:: \tfrac1B \sum_i (\rho_i - 1) - \log\rho_i, \qquad \rho_i = \pi(a_i|s_i) / \mu(a_i|s_i)
 
