@@ -36,7 +36,7 @@ class PPO:
     Args:
         env: a Gymnasium id, a callable that makes one environment, or a ``gymnasium.vector.VectorEnv``.
         recipe: ``"default"``, ``"classic"``, ``"tuned"``, a :class:`~hybridrl.recipes.PPORecipe`, or a
-            :class:`~hybridrl.algorithms.PPOConfig` (the rest is then default).
+            :class:`~hybridrl.algorithms.ppo.PPOConfig` (the rest is then default).
         network: a module of your own with ``forward(observation [B, ...]) -> (parameters [B, K], value [B])``, where
             K is the number of actions, or twice the number of continuous dimensions (means, then log deviations);
             None builds the recipe's. It is trained in place.
@@ -270,7 +270,7 @@ class PPO:
         agent = cls(source, recipe, network=network, placement=placement, seed=data["seed"])
         saved = {"observations": data["observation_shape"], "actions": data["action"]}
         _check_alike(agent.environments, saved, f"{os.fspath(path)}:")
-        checkpoints.check_same_shapes(tensors, agent._module_tensors(), os.fspath(path))
+        checkpoints.check_same_shapes(tensors, agent._wanted_tensors(tensors), os.fspath(path))
         agent._restore(tensors, data)
         return agent
 
@@ -318,16 +318,23 @@ class PPO:
     def _modules(self) -> dict[str, nn.Module]:
         return {"policy": self.policy, "reward_normalizer": self.learner.reward_normalizer}
 
-    def _module_tensors(self) -> dict[str, Tensor]:
-        modules = self._modules().items()
-        return {f"{part}.{name}": value for part, module in modules for name, value in module.state_dict().items()}
-
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {f"generator.{name}": g.get_state() for name, g in self._generators.items()}
-        tensors |= self._module_tensors()
+        for part, module in self._modules().items():
+            tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
         for index, state in self.learner.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
         return tensors
+
+    def _wanted_tensors(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What a file should hold to be restored here; the optimiser's part is empty before its first step."""
+        wanted = self._tensors()
+        if any(name.startswith("optimizer.") for name in found):
+            for index, group in enumerate(self.learner.optimizer.param_groups):
+                (leaf,) = group["params"]
+                moments = {"step": torch.zeros(()), "exp_avg": leaf, "exp_avg_sq": leaf}
+                wanted |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
+        return wanted
 
     def _restore(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
         for part, module in self._modules().items():

@@ -94,24 +94,23 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
 
 
 def check_same_shapes(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: str) -> None:
-    """Check that a file's tensors fit the modules that shall take them.
+    """Check that a file's tensors are those that are wanted.
 
     Args:
-        found: what the file holds, ``"module.name"`` -> tensor; other modules' are passed over.
-        expected: what the modules here hold.
+        found: what the file holds, by name.
+        expected: what belongs there.
         path: of the file, for the message.
 
     Raises:
         ValueError: one is missing, superfluous or of another shape; the message names the first.
     """
-    parts = tuple({f"{name.partition('.')[0]}." for name in expected})
-    theirs = {name: list(t.shape) for name, t in found.items() if name.startswith(parts)}
+    theirs = {name: list(t.shape) for name, t in found.items()}
     mine = {name: list(t.shape) for name, t in expected.items()}
-    for name in sorted(theirs.keys() | mine.keys()):
+    for name in dict.fromkeys((*mine, *theirs)):
         if theirs.get(name) != mine.get(name):
             raise ValueError(
                 f"{path}: {name} is {theirs.get(name, 'missing')} in the file and {mine.get(name, 'missing')} here; "
-                "give a network of the architecture it was saved with"
+                "give the network it was saved with, and an undamaged file"
             )
 
 

@@ -79,7 +79,6 @@ class FlatParameters:
         """Copy the module, then flatten the copy: copied views would each get storage of their own."""
         duplicate = FlatParameters(copy.deepcopy(self.module, memo))
         duplicate.gradients.copy_(self.gradients)
-        memo[id(self)] = duplicate
         return duplicate
 
     def check(self) -> None:
@@ -141,7 +140,7 @@ class FlatParameters:
             max_norm: above 0; infinity only measures.
 
         Returns:
-            Scalar: the norm before clipping.
+            Scalar, the norm before clipping.
         """
         norm: Tensor = torch.linalg.vector_norm(self.gradients)
         self.gradients.mul_((max_norm / (norm + 1e-6)).clamp_max(1.0))

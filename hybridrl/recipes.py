@@ -26,9 +26,9 @@ class PPORecipe:
     num_envs: int = 8
     """Environments stepped together."""
     max_episode_steps: int | None = None
-    """Cut episodes here; None: where the environment's registration says."""
+    """Cut episodes here, or if None, where the environment's registration says."""
     bounds: Bounds = "clip"
-    """How continuous actions meet their Box: see ``ActionSpec``."""
+    """How continuous actions meet their Box, as ``ActionSpec`` says."""
     normalize_observation: bool = False
     """By running moments, which are part of the policy."""
     normalize_reward: bool = False

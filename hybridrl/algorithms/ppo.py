@@ -30,11 +30,11 @@ class PPOConfig:
     """
 
     rollout_steps: int | None = 128
-    """Steps of each environment between updates; None: one whole episode (with one environment)."""
+    """Steps of each environment between updates, or None for one whole episode (with one environment)."""
     epochs: int = 4
     """Passes over each rollout. More reuse, more policy lag."""
     minibatch_size: int | None = 256
-    """Samples per optimiser step; None: the whole rollout. Uneven rollouts are cut into near-equal minibatches."""
+    """Samples per optimiser step, or None for the whole rollout. Uneven rollouts are cut into near-equal minibatches."""
     gamma: float = 0.99
     """Discount per step."""
     gae_lambda: float = 0.95
@@ -42,7 +42,7 @@ class PPOConfig:
     clip_range: float = 0.2
     """How far the probability ratio may move before its gradient is cut."""
     value_clip_range: float | None = None
-    """The same for values, in units of the reward; None: not clipped, which usually learns better."""
+    """The same for values, in units of the reward, or None for no clipping, which usually learns better."""
     value_coefficient: float = 0.5
     """Weight of the value loss. Matters where actor and critic share parameters or a gradient norm."""
     entropy_coefficient: float = 0.0
@@ -50,19 +50,19 @@ class PPOConfig:
     learning_rate: float = 3e-4
     """Adam's, of the whole network, or of all but the critic."""
     critic_learning_rate: float | None = None
-    """Adam's for the parameters named ``critic.``; None: the same as the rest."""
+    """Adam's for the parameters named ``critic.``, or None for the same as the rest."""
     anneal: bool = False
     """Let the learning rates fall linearly to zero over the budget of ``learn``."""
     adam_epsilon: float = 1e-5
     """Adam's denominator offset."""
     max_gradient_norm: float | None = 0.5
-    """Bound on the whole network's gradient norm; None: no clipping."""
+    """Bound on the whole network's gradient norm, or None for no clipping."""
     normalize_advantage: bool = True
     """Standardise advantages in each minibatch."""
     value_target: Literal["lambda", "one-step"] = "lambda"
     """Fit the value to advantage + value (the lambda-return), or to r + gamma V(s') of acting time."""
     truncation: Literal["bootstrap", "terminate"] = "bootstrap"
-    """What a time limit means. "terminate" repeats a common mistake: it is here to rerun work that made it."""
+    """What a time limit means. "terminate" repeats a common mistake, and is here to rerun work that made it."""
     reward_shift: float = 0.0
     """Added to each reward before learning."""
     reward_scale: float = 1.0

@@ -65,7 +65,7 @@ class Machine:
 
     @property
     def slug(self) -> str:
-        """A short name for file names, the same on machines of the same kind: ``amd-epyc-2c``."""
+        """A short name for file names, the same on machines of the same kind, such as ``amd-epyc-2c``."""
         return machine_slug(self.to_dict())
 
     def one_line(self) -> str:

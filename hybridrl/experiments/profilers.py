@@ -37,7 +37,7 @@ class Watched:
     """One run under one tool."""
 
     wall_s: float
-    """Of the training itself: what the tool does afterwards to prepare its tables isn't counted."""
+    """Of the training itself; what the tool does afterwards to prepare its tables isn't counted."""
     hotspots: tuple[Hotspot, ...]
     """Most time of their own first; the phase timer has phases instead."""
 

@@ -15,7 +15,7 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def categorical_sample(logits: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-    r"""Draw by the Gumbel-max trick: :math:`\arg\max_i (\ell_i - \log e_i)`` with :math:``e_i \sim Exp(1)`.
+    r"""Draw by the Gumbel-max trick: :math:`\arg\max_i (\ell_i - \log e_i)` with :math:`e_i \sim Exp(1)`.
 
     Args:
         logits: ``[..., n]``, unnormalised log-probabilities.

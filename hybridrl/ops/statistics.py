@@ -9,7 +9,7 @@ from hybridrl.ops.shapes import check_one_shape
 
 
 def approximate_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
-    r"""Estimate of :math:`KL(\mu \| \pi)`` from samples of the behaviour policy :math:``\mu`.
+    r"""Estimate of :math:`KL(\mu \| \pi)` from samples of the behaviour policy :math:`\mu`.
 
     .. math:: \tfrac1B \sum_i (\rho_i - 1) - \log\rho_i, \qquad \rho_i = \pi(a_i|s_i) / \mu(a_i|s_i)
 
@@ -53,7 +53,7 @@ def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
         target: ``[B]``.
 
     Returns:
-        Scalar: 1 is perfect, 0 no better than a constant, negative worse; NaN where the target doesn't vary.
+        Scalar, where 1 is perfect, 0 no better than a constant, negative worse; NaN where the target doesn't vary.
     """
     check_one_shape("[B]", prediction=prediction, target=target)
     variance = _from_first(target).var(correction=0)

@@ -37,7 +37,7 @@ class PhaseTimes:
 
     @property
     def bottleneck(self) -> Literal["host", "device", "transfer"]:
-        """The longest part: the one that a perfect overlap would leave; the host on a tie."""
+        """The longest part, the one that a perfect overlap would leave; the host on a tie."""
         longest = max(self.host_s, self.device_s, self.transfer_s)
         if longest == self.host_s:
             return "host"
