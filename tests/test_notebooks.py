@@ -147,7 +147,7 @@ def test_stored_output_is_seen(notebook: NotebookNode) -> None:
         "from hybridrl._secret import x",
         "from hybridrl.ops.returns import _gae",
         "import hybridrl as hrl\nhrl._secret",
-        "agent.learner",
+        "agent._learner",
     ],
 )
 def test_private_name_is_seen(source: str) -> None:
