@@ -3,7 +3,8 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Never, Self
 
 import gymnasium as gym
@@ -35,7 +36,7 @@ class PPO:
     Args:
         env: a Gymnasium id, a callable that makes one environment, or a ``gymnasium.vector.VectorEnv``.
         recipe: ``"default"``, ``"classic"``, ``"tuned"``, a :class:`~hybridrl.recipes.PPORecipe`, or a
-            :class:`~hybridrl.algorithms.PPOConfig` (the rest is then default).
+            :class:`~hybridrl.algorithms.ppo.PPOConfig` (the rest is then default).
         network: a module of your own with ``forward(observation [B, ...]) -> (parameters [B, K], value [B])``, where
             K is the number of actions, or twice the number of continuous dimensions (means, then log deviations);
             None builds the recipe's. It is trained in place.
@@ -75,6 +76,8 @@ class PPO:
             name: torch.Generator().manual_seed(stream)
             for name, stream in zip(("act", "learn", "predict"), streams, strict=True)
         }
+        # Only an id says everything about an environment: a callable may wrap what it makes.
+        self._env_id = env if isinstance(env, str) else None
         self._custom_network = network is not None
         self._unfinished: Budget | None = None
         self._resumes = 0
@@ -131,25 +134,25 @@ class PPO:
             Episodes, statistics and the phase report of this call.
 
         Raises:
-            ValueError: both budgets are given, or there is nothing to resume.
+            ValueError: both budgets are given, there is nothing to resume, or no place for a checkpoint.
         """
-        if checkpoint_every < 1:
-            raise ValueError(f"checkpoint_every={checkpoint_every}: expected at least 1 update")
+        if type(checkpoint_every) is not int or checkpoint_every < 1:
+            raise ValueError(f"checkpoint_every={checkpoint_every!r}: expected a whole number of at least 1 update")
+        if checkpoint is not None:
+            checkpoints.check_target(checkpoint)  # now, not after hours of training
         budget = self._budget(total_timesteps, total_episodes, resume)
-        timer = self.learner.timer = self.collector.timer = PhaseTimer()
         log = TrainingLog(first_timestep=self.timesteps)
-        rounds = synchronous(self.collector, self.learner, budget, rows=self.recipe.ppo.rollout_steps, timer=timer)
-        with timer.run(), _progress_bar(budget, progress_bar) as bar:
-            for iteration in rounds:
+        with self._timed() as timer, _progress_bar(budget, progress_bar) as bar:
+            rows = self.recipe.ppo.rollout_steps
+            for iteration in synchronous(self.collector, self.learner, budget, rows=rows, timer=timer):
                 log.add(iteration)
                 _advance(bar, budget.spent(timesteps=self.timesteps, episodes=self.episodes), log)
                 if checkpoint is not None and len(log.updates) % checkpoint_every == 0:
                     self.save(checkpoint)
-                if callback is not None and callback(iteration) is False:
+                if callback is not None and _says_stop(callback(iteration)):
                     break
-            else:
-                self._unfinished = None
-        self.learner.timer = self.collector.timer = NullTimer()
+        if self._is_spent(budget):
+            self._unfinished = None
         if checkpoint is not None:
             self.save(checkpoint)
         return log.result(timer, notes=self._notes(), stopped=self._unfinished is not None)
@@ -169,7 +172,7 @@ class PPO:
             ValueError: the observation's shape isn't the environment's.
         """
         spec = self.environments.observation
-        batch = np.asarray(observation, spec.dtype)
+        batch = np.array(observation, spec.dtype, order="C")  # a copy: torch takes no read-only or reversed views
         single = batch.shape == spec.shape
         if not single and batch.shape[1:] != spec.shape:
             raise ValueError(f"observation of shape {batch.shape}: expected {spec.shape}, or a batch of those")
@@ -194,7 +197,14 @@ class PPO:
 
         Returns:
             The episodes, with raw returns.
+
+        Raises:
+            ValueError: no episodes are asked for, or the environments aren't like those trained on.
         """
+        if type(episodes) is not int or episodes < 1:
+            raise ValueError(f"episodes={episodes!r}: expected a whole number of at least 1")
+        if environments is not None:
+            _check_alike(environments, _interface(self.environments), "the agent was")
         chosen = environments or self.environments.clone(min(episodes, 16))
         seed = envs.spread_seeds(self.seed, 6)[-1] if seed is None else seed
         try:
@@ -209,12 +219,12 @@ class PPO:
         Networks, normalisers, optimiser, random number generators and counters are kept. Environments aren't: a
         loaded agent starts new episodes, from seeds derived from its own.
         """
-        spec = self.environments.action
+        interface = _interface(self.environments)
         data = {
             "algorithm": "ppo",
-            "environment": self.environments.spec_id,
-            "observation_shape": list(self.environments.observation.shape),
-            "action": [spec.kind, spec.size],
+            "environment": self._env_id,
+            "observation_shape": interface["observations"],
+            "action": interface["actions"],
             "recipe": self.recipe.to_dict(),
             "custom_network": self._custom_network,
             "seed": self.seed,
@@ -247,6 +257,10 @@ class PPO:
             ValueError: the file can't be read, or doesn't fit the environment or the network.
         """
         tensors, data = checkpoints.read(path)
+        missing = [name for name in _SAVED if name not in data]
+        if missing or data["algorithm"] != "ppo":
+            what = f"lacks {', '.join(missing)}" if missing else f"holds {data['algorithm']!r}, expected 'ppo'"
+            raise ValueError(f"{os.fspath(path)}: {what}; give a file that PPO.save wrote")
         if data["custom_network"] and network is None:
             raise ValueError(f"{os.fspath(path)}: made with a network of your own; give one like it as network=")
         if env is None and data["environment"] is None:
@@ -254,13 +268,25 @@ class PPO:
         recipe = PPORecipe.from_dict(data["recipe"])
         source: EnvSource = data["environment"] if env is None else env
         agent = cls(source, recipe, network=network, placement=placement, seed=data["seed"])
-        agent._check_fits(data, path)
+        saved = {"observations": data["observation_shape"], "actions": data["action"]}
+        _check_alike(agent.environments, saved, f"{os.fspath(path)}:")
+        checkpoints.check_same_shapes(tensors, agent._wanted_tensors(tensors), os.fspath(path))
         agent._restore(tensors, data)
         return agent
 
     def close(self) -> None:
         """Release the environments; closing twice is fine."""
         self.environments.close()
+
+    @contextmanager
+    def _timed(self) -> Iterator[PhaseTimer]:
+        """Time the phases of collector and learner; outside, they run untimed."""
+        timer = self.learner.timer = self.collector.timer = PhaseTimer()
+        try:
+            with timer.run():
+                yield timer
+        finally:
+            self.learner.timer = self.collector.timer = NullTimer()
 
     def _budget(self, timesteps: int | None, episodes: int | None, resume: bool) -> Budget:
         if resume and (timesteps is not None or episodes is not None):
@@ -275,6 +301,10 @@ class PPO:
             timesteps=timesteps, episodes=episodes, first_timestep=self.timesteps, first_episode=self.episodes
         )
         return self._unfinished
+
+    def _is_spent(self, budget: Budget) -> bool:
+        num_envs = self.environments.num_envs
+        return budget.is_spent(timesteps=self.timesteps, episodes=self.episodes, num_envs=num_envs)
 
     def _notes(self) -> tuple[str, ...]:
         return (self.environments.description, f"placement {self.placement}, schedule {self.schedule}")
@@ -296,13 +326,24 @@ class PPO:
             tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
         return tensors
 
+    def _wanted_tensors(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What a file should hold to be restored here; the optimiser's part is empty before its first step."""
+        wanted = self._tensors()
+        if any(name.startswith("optimizer.") for name in found):
+            for index, group in enumerate(self.learner.optimizer.param_groups):
+                (leaf,) = group["params"]
+                moments = {"step": torch.zeros(()), "exp_avg": leaf, "exp_avg_sq": leaf}
+                wanted |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
+        return wanted
+
     def _restore(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
         for part, module in self._modules().items():
             module.load_state_dict(_under(tensors, part))
         for name, generator in self._generators.items():
             generator.set_state(tensors[f"generator.{name}"])
         optimizer = self.learner.optimizer
-        states = {i: _under(tensors, f"optimizer.{i}") for i in range(len(optimizer.param_groups))}
+        leaves = sum(len(group["params"]) for group in optimizer.param_groups)
+        states = {i: _under(tensors, f"optimizer.{i}") for i in range(leaves)}
         optimizer.load_state_dict(
             {"state": {i: s for i, s in states.items() if s}, "param_groups": optimizer.state_dict()["param_groups"]}
         )
@@ -313,14 +354,26 @@ class PPO:
         self._resumes = data["resumes"] + 1
         self.collector.seed = envs.spread_seeds(self._env_seed, self._resumes + 1)[-1]
 
-    def _check_fits(self, data: dict[str, Any], path: str | os.PathLike[str]) -> None:
-        observation, action = self.environments.observation, self.environments.action
-        here = (list(observation.shape), [action.kind, action.size])
-        if (data["observation_shape"], data["action"]) != here:
-            raise ValueError(
-                f"{os.fspath(path)}: made for observations {data['observation_shape']} and actions {data['action']}; "
-                f"this environment has {here[0]} and {here[1]}"
-            )
+
+_SAVED = (
+    *("algorithm", "environment", "observation_shape", "action", "recipe", "custom_network", "seed"),
+    *("timesteps", "episodes", "resumes", "unfinished", "optimizer"),
+)
+
+
+def _interface(environments: Environments) -> dict[str, list[Any]]:
+    """What a policy sees of environments, in plain values."""
+    action = environments.action
+    return {"observations": list(environments.observation.shape), "actions": [action.kind, action.size]}
+
+
+def _check_alike(environments: Environments, made_for: dict[str, Any], whose: str) -> None:
+    here = _interface(environments)
+    if here != made_for:
+        raise ValueError(
+            f"{whose} made for observations {made_for['observations']} and actions {made_for['actions']}; "
+            f"this environment has {here['observations']} and {here['actions']}"
+        )
 
 
 def _recipe(recipe: str | PPORecipe | PPOConfig, env: EnvSource) -> PPORecipe:
@@ -345,9 +398,16 @@ def _policy(environments: Environments, network: nn.Module | None, recipe: PPORe
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         built = network if network is not None else ActorCritic(int(np.prod(shape)), head, recipe.network)
+        _check_single_precision(built)
         policy = Policy(built, head, ObservationNormalizer(shape, enabled=recipe.normalize_observation))
         policy.check(torch.from_numpy(np.zeros((2, *shape), environments.observation.dtype)))
     return policy
+
+
+def _check_single_precision(network: nn.Module) -> None:
+    for name, parameter in network.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise ValueError(f"the network's {name} is {parameter.dtype}: expected torch.float32, call network.float()")
 
 
 def _head(action: ActionSpec) -> Head:
@@ -377,6 +437,11 @@ def _progress_bar(budget: Budget, wanted: bool) -> "tqdm[Never]":
     shown = wanted and not os.environ.get("HYBRIDRL_QUIET") and sys.stderr.isatty()
     unit = "step" if budget.timesteps else "episode"
     return tqdm(total=budget.amount, unit=f" {unit}s", unit_scale=True, file=sys.stderr, disable=not shown)
+
+
+def _says_stop(answer: object) -> bool:
+    """False does, NumPy's too (a comparison of means gives one); None doesn't."""
+    return isinstance(answer, bool | np.bool_) and not answer
 
 
 def _advance(bar: "tqdm[Never]", spent: int, log: TrainingLog) -> None:

@@ -16,6 +16,28 @@ FORMAT = 1
 _KEY = "hybridrl"
 
 
+def check_target(path: str | os.PathLike[str]) -> Path:
+    """Check what can be checked before there is anything to write, so that no training is lost to a slip.
+
+    Args:
+        path: of the file; its folder must exist.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: there is no such folder, or the path is one.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise ValueError(f"{target}: there is no folder {str(target.parent)!r}; create it first")
+    if target.is_dir():
+        raise ValueError(f"{target}: is a folder; give the path of a file")
+    if not os.access(target.parent, os.W_OK):
+        raise ValueError(f"{target}: the folder {str(target.parent)!r} can't be written to; name another")
+    return target
+
+
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> Path:
     """Write a checkpoint so that a reader, or a crash at any moment, sees the old file or the new one, whole.
 
@@ -28,18 +50,19 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], data: Map
         The path.
 
     Raises:
-        ValueError: there is no such folder.
+        ValueError: there is no such folder, or the path is one.
+        OSError: the file can't be written; the old one, if any, is untouched.
     """
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise ValueError(f"{target}: there is no folder {str(target.parent)!r}; create it first")
+    target = check_target(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     header = {_KEY: json.dumps({"format": FORMAT, **data}, allow_nan=False)}
     try:
         save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, partial, header)
-        with partial.open("rb") as file:
+        with partial.open("r+b") as file:  # Windows flushes only what is open for writing
             os.fsync(file.fileno())
         os.replace(partial, target)
+    except (SafetensorError, OSError) as error:
+        raise OSError(f"{target}: can't be written ({_one_line(error)})") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             partial.unlink()
@@ -65,10 +88,44 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     except FileNotFoundError:
         raise ValueError(f"{os.fspath(path)}: no such file") from None
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{os.fspath(path)}: not a readable checkpoint ({error}); was it cut short?") from None
+        message = f"{os.fspath(path)}: not a readable checkpoint ({_one_line(error)}); was it cut short?"
+        raise ValueError(message) from None
+    return tensors, _data(os.fspath(path), header)
+
+
+def check_same_shapes(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: str) -> None:
+    """Check that a file's tensors are those that are wanted.
+
+    Args:
+        found: what the file holds, by name.
+        expected: what belongs there.
+        path: of the file, for the message.
+
+    Raises:
+        ValueError: one is missing, superfluous or of another shape; the message names the first.
+    """
+    theirs = {name: list(t.shape) for name, t in found.items()}
+    mine = {name: list(t.shape) for name, t in expected.items()}
+    for name in dict.fromkeys((*mine, *theirs)):
+        if theirs.get(name) != mine.get(name):
+            raise ValueError(
+                f"{path}: {name} is {theirs.get(name, 'missing')} in the file and {mine.get(name, 'missing')} here; "
+                "give the network it was saved with, and an undamaged file"
+            )
+
+
+def _data(path: str, header: Mapping[str, str]) -> dict[str, Any]:
     if _KEY not in header:
-        raise ValueError(f"{os.fspath(path)}: a safetensors file, but not a checkpoint of this library")
-    data = json.loads(header[_KEY])
-    if data.get("format") != FORMAT:
-        raise ValueError(f"{os.fspath(path)}: format {data.get('format')}, expected {FORMAT}; update hybridrl")
-    return tensors, data
+        raise ValueError(f"{path}: a safetensors file, but not a checkpoint of this library")
+    try:
+        data = json.loads(header[_KEY])
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: its header is damaged ({error})") from None
+    found = data.get("format") if isinstance(data, dict) else None
+    if found != FORMAT:
+        raise ValueError(f"{path}: format {found}, expected {FORMAT}; update hybridrl")
+    return dict(data)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, Never
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C: the shells' 128 + SIGINT."""
+"""Exit code after Ctrl-C, the shells' 128 + SIGINT."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: after the command's name; None takes the process's.
 
     Returns:
-        Exit code: 0, 2 for a mistake in the arguments or the files they name, 130 when interrupted.
+        Exit code, 0, or 2 for a mistake in the arguments or the files they name, 130 when interrupted.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -43,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hybridrl {options.command}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"hybridrl {options.command}: interrupted", file=sys.stderr)
+        checkpoint = getattr(options, "checkpoint", None)
+        cure = f"; go on with --resume --checkpoint {checkpoint}" if checkpoint and checkpoint.exists() else ""
+        print(f"hybridrl {options.command}: interrupted{cure}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output (head, say) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

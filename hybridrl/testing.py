@@ -16,8 +16,8 @@ Array = npt.NDArray[Any]
 class CountingEnv(gym.Env[Array, Any]):
     """Counts: the observation [1] is the number of steps since the reset, each reward is 1.
 
-    An episode ends after `length` steps, terminated or (`truncates=True`) truncated, so its return is its
-    length. The actions received are kept in `received`.
+    An episode ends after ``length`` steps, terminated or (``truncates=True``) truncated, so its return is its
+    length. The actions received are kept in ``received``.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class IdentityEnv(gym.Env[Array, Any]):
 
     Discrete: the observation is the one-hot of the wanted action, the reward 1 for it and 0 else.
     Box: the observation is the wanted action, flat; the reward is minus the mean absolute error (0 at best).
-    Episodes are truncated after `length` steps.
+    Episodes are truncated after ``length`` steps.
     """
 
     def __init__(self, action_space: spaces.Discrete | spaces.Box, length: int = 20) -> None:
@@ -117,9 +117,9 @@ class IdentityEnv(gym.Env[Array, Any]):
 def slow_returns(
     reward: Array, next_value: Array, terminated: Array, truncated: Array, *, gamma: float, n: int | None = None
 ) -> Array:
-    """Sum up to `n` discounted rewards of the same episode and rollout, and bootstrap unless the last terminated.
+    """Sum up to ``n`` discounted rewards of the same episode and rollout, and bootstrap unless the last terminated.
 
-    All arrays are [T, N], as in `hybridrl.ops.returns`; `n` None sums to the end. Returns float64 [T, N].
+    All arrays are [T, N], as in ``hybridrl.ops.returns``; ``n`` None sums to the end. Returns float64 [T, N].
     """
     result = np.empty(reward.shape)
     for t, i in np.ndindex(*reward.shape):
@@ -146,6 +146,6 @@ def slow_gae(
 
 
 def _last(done: Array, t: int, n: int | None) -> int:
-    """Return the last of at most `n` rows from `t` on that belong to one episode."""
+    """Return the last of at most ``n`` rows from ``t`` on that belong to one episode."""
     stop = len(done) if n is None else min(t + n, len(done))
     return next((s for s in range(t, stop) if done[s]), stop - 1)

@@ -167,6 +167,18 @@ def test_two_backward_passes_add_up():
     assert not flat.gradients.any()
 
 
+def test_gradients_that_autograd_put_elsewhere_are_forgotten_by_zero_grad():
+    flat = FlatParameters(build())
+    flat.module.zero_grad()
+    loss(flat.module, batch()).backward()  # into tensors of its own
+    flat.zero_grad()
+    loss(flat.module, batch(seed=1)).backward()
+    flat.gather_gradients()
+    plain = build()
+    loss(plain, batch(seed=1)).backward()
+    torch.testing.assert_close(flat.gradients, torch.cat([p.grad.reshape(-1) for p in plain.parameters()]))
+
+
 def test_gradients_from_before_are_kept():
     module = build()
     loss(module, batch()).backward()

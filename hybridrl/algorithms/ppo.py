@@ -4,7 +4,9 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Literal
+from math import isfinite
+from types import NoneType
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -28,11 +30,11 @@ class PPOConfig:
     """
 
     rollout_steps: int | None = 128
-    """Steps of each environment between updates; None: one whole episode (with one environment)."""
+    """Steps of each environment between updates, or None for one whole episode (with one environment)."""
     epochs: int = 4
     """Passes over each rollout. More reuse, more policy lag."""
     minibatch_size: int | None = 256
-    """Samples per optimiser step; None: the whole rollout. Uneven rollouts are cut into near-equal minibatches."""
+    """Samples per optimiser step, or None for the whole rollout. Uneven rollouts are cut into near-equal parts."""
     gamma: float = 0.99
     """Discount per step."""
     gae_lambda: float = 0.95
@@ -40,7 +42,7 @@ class PPOConfig:
     clip_range: float = 0.2
     """How far the probability ratio may move before its gradient is cut."""
     value_clip_range: float | None = None
-    """The same for values, in units of the reward; None: not clipped, which usually learns better."""
+    """The same for values, in units of the reward, or None for no clipping, which usually learns better."""
     value_coefficient: float = 0.5
     """Weight of the value loss. Matters where actor and critic share parameters or a gradient norm."""
     entropy_coefficient: float = 0.0
@@ -48,19 +50,19 @@ class PPOConfig:
     learning_rate: float = 3e-4
     """Adam's, of the whole network, or of all but the critic."""
     critic_learning_rate: float | None = None
-    """Adam's for the parameters named ``critic.``; None: the same as the rest."""
+    """Adam's for the parameters named ``critic.``, or None for the same as the rest."""
     anneal: bool = False
-    """Let the learning rates fall linearly to zero over the budget of `learn`."""
+    """Let the learning rates fall linearly to zero over the budget of ``learn``."""
     adam_epsilon: float = 1e-5
     """Adam's denominator offset."""
     max_gradient_norm: float | None = 0.5
-    """Bound on the whole network's gradient norm; None: no clipping."""
+    """Bound on the whole network's gradient norm, or None for no clipping."""
     normalize_advantage: bool = True
     """Standardise advantages in each minibatch."""
     value_target: Literal["lambda", "one-step"] = "lambda"
     """Fit the value to advantage + value (the lambda-return), or to r + gamma V(s') of acting time."""
     truncation: Literal["bootstrap", "terminate"] = "bootstrap"
-    """What a time limit means. "terminate" repeats a common mistake: it is here to rerun work that made it."""
+    """What a time limit means. "terminate" repeats a common mistake, and is here to rerun work that made it."""
     reward_shift: float = 0.0
     """Added to each reward before learning."""
     reward_scale: float = 1.0
@@ -69,13 +71,23 @@ class PPOConfig:
     """Stop a rollout's epochs once the approximate KL divergence passes this, in nats. Costs one host read an epoch."""
 
     def __post_init__(self) -> None:
+        kinds = {field.name: get_args(field.type) or (field.type,) for field in fields(self)}
         for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise ValueError(f"{name}={value}: expected a number from {low:g} to {high:g}")
+            _check_number(name, getattr(self, name), kinds[name], low, high)
         for name, choices in _CHOICES:
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(choices)}")
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(str, choices))}")
+
+
+def _check_number(name: str, value: object, kinds: tuple[Any, ...], low: float, high: float) -> None:
+    if value is None and NoneType in kinds:
+        return
+    wanted = int if int in kinds else int | float
+    if isinstance(value, bool) or not isinstance(value, wanted) or not (isfinite(value) and low <= value <= high):
+        what = "a whole number" if int in kinds else "a number"
+        least = "above 0" if low == _TINY else f"of at least {low:g}" if isfinite(low) else "that is finite"
+        most = f" and at most {high:g}" if isfinite(high) else ""
+        raise ValueError(f"{name}={value!r}: expected {what} {least}{most}{', or None' if NoneType in kinds else ''}")
 
 
 _INFINITY, _TINY = float("inf"), 1e-12
@@ -97,7 +109,12 @@ _RANGES = (
     ("reward_scale", -_INFINITY, _INFINITY),
     ("target_kl", _TINY, _INFINITY),
 )
-_CHOICES = (("value_target", ("lambda", "one-step")), ("truncation", ("bootstrap", "terminate")))
+_CHOICES: tuple[tuple[str, tuple[str | bool, ...]], ...] = (
+    ("value_target", ("lambda", "one-step")),
+    ("truncation", ("bootstrap", "terminate")),
+    ("anneal", (False, True)),
+    ("normalize_advantage", (False, True)),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +197,7 @@ class PPOLearner:
         Returns:
             What the update did; read from the device once, at its end.
         """
+        self.flat.check()  # a module moved or cast since would train a vector that nobody reads
         self._anneal(progress)
         with self.timer.phase(RETURNS):
             batch = self._batch(rollout)
@@ -200,16 +218,18 @@ class PPOLearner:
     def _batch(self, rollout: Rollout) -> _Batch:
         """Advantages and value targets over ``[T, N]``, then the valid samples in one row."""
         c, r = self.config, rollout
-        reward = (r.reward + c.reward_shift) * c.reward_scale * r.valid
+        # What stands in a reset row belongs to no transition, and may be NaN: 0 x NaN would spread it.
+        reward = torch.where(r.valid, (r.reward + c.reward_shift) * c.reward_scale, 0.0)
+        value, next_value = (torch.where(r.valid, column, 0.0) for column in (r.value, r.next_value))
         done = r.terminated | r.truncated
         reward = self.reward_normalizer(reward, done, r.valid)
         terminated = done if c.truncation == "terminate" else r.terminated
-        advantage = gae(reward, r.value, r.next_value, terminated, r.truncated, gamma=c.gamma, lambda_=c.gae_lambda)
-        target = advantage + r.value
+        advantage = gae(reward, value, next_value, terminated, r.truncated, gamma=c.gamma, lambda_=c.gae_lambda)
+        target = advantage + value
         if c.value_target == "one-step":
-            target = reward + c.gamma * torch.where(terminated, 0.0, r.next_value)
+            target = reward + c.gamma * torch.where(terminated, 0.0, next_value)
         index = r.valid.flatten().nonzero().squeeze(-1)
-        columns = (r.observation, r.action, r.log_prob, r.value, advantage, target)
+        columns = (r.observation, r.action, r.log_prob, value, advantage, target)
         return _Batch(*(column.flatten(0, 1)[index] for column in columns))
 
     def _epochs(self, batch: _Batch) -> tuple[Tensor, int]:
@@ -270,12 +290,12 @@ class PPOLearner:
 def _adam(flat: FlatParameters, config: PPOConfig) -> torch.optim.Adam:
     """One fused step for the whole network, or one for the critic and one for the rest."""
     if config.critic_learning_rate is None:
-        groups = [{"params": [flat.leaf()], "lr": config.learning_rate}]
+        groups = [{"params": flat.leaves(), "lr": config.learning_rate}]
     else:
-        rest, critic = flat.leaf(without="network.critic."), flat.leaf(prefix="network.critic.")
+        critic = "network.critic."
         groups = [
-            {"params": [rest], "lr": config.learning_rate},
-            {"params": [critic], "lr": config.critic_learning_rate},
+            {"params": flat.leaves(without=critic), "lr": config.learning_rate},
+            {"params": flat.leaves(prefix=critic), "lr": config.critic_learning_rate},
         ]
     try:
         return torch.optim.Adam(groups, eps=config.adam_epsilon, fused=True)

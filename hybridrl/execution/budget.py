@@ -22,9 +22,10 @@ class Budget:
 
     def __post_init__(self) -> None:
         given = [amount for amount in (self.timesteps, self.episodes) if amount is not None]
-        if len(given) != 1 or given[0] < 1:
+        if len(given) != 1 or type(given[0]) is not int or given[0] < 1:
             raise ValueError(
-                f"total_timesteps={self.timesteps}, total_episodes={self.episodes}: expected exactly one, of at least 1"
+                f"total_timesteps={self.timesteps!r}, total_episodes={self.episodes!r}: "
+                "expected exactly one, of at least 1, a whole number"
             )
 
     @property
@@ -41,3 +42,8 @@ class Budget:
         if self.timesteps is None:
             return float("inf")
         return (self.timesteps - self.spent(timesteps=timesteps, episodes=0)) // num_envs
+
+    def is_spent(self, *, timesteps: int, episodes: int, num_envs: int) -> bool:
+        """Whether nothing more fits: less than one step of every environment is left, or no episode."""
+        left = self.amount - self.spent(timesteps=timesteps, episodes=episodes)
+        return left < (num_envs if self.timesteps else 1)

@@ -44,11 +44,12 @@ class Collector:
         self._observation: npt.NDArray[np.generic] | None = None
         self._awaiting: int | None = None  # the row whose next value isn't known yet
 
-    def collect(self, rows: int | None) -> tuple[Rollout, list[Episode]]:
+    def collect(self, rows: int | None, *, at_most: float = float("inf")) -> tuple[Rollout, list[Episode]]:
         """Act for some rows, or with one environment to the end of an episode.
 
         Args:
             rows: vector steps, at most the storage's; None collects one whole episode.
+            at_most: vector steps, whatever ``rows`` says; an episode under way then goes on in the next rollout.
 
         Returns:
             The rollout (views, overwritten by the next call) and the episodes that ended in it.
@@ -58,7 +59,8 @@ class Collector:
             with self.timer.phase(ENV):
                 self._observation = self.environments.reset(seed=self.seed)
         finished: list[Episode] = []
-        while self.storage.written < (rows or self.storage.rows) and not (rows is None and finished):
+        wanted = min(rows or self.storage.rows, at_most)
+        while self.storage.written < wanted and not (rows is None and finished):
             self._observation = self._step(self._observation, finished)
         with self.timer.phase(ACT):
             self._settle(self.policy.value(torch.from_numpy(self._observation)))

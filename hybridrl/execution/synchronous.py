@@ -44,12 +44,11 @@ def synchronous(
         An :class:`Iteration` after each update. Whoever consumes them may stop at any.
     """
     num_envs = collector.environments.num_envs
-    while (spent := budget.spent(timesteps=collector.timesteps, episodes=collector.episodes)) < budget.amount:
+    while not budget.is_spent(timesteps=collector.timesteps, episodes=collector.episodes, num_envs=num_envs):
+        spent = budget.spent(timesteps=collector.timesteps, episodes=collector.episodes)
         left = budget.rows_left(timesteps=collector.timesteps, num_envs=num_envs)
-        if left < 1:
-            return
         with timer.phase(COLLECT):
-            rollout, finished = collector.collect(rows if rows is None else int(min(rows, left)))
+            rollout, finished = collector.collect(rows, at_most=left)
         with timer.phase(LEARN):
             statistics = learner.update(rollout, progress=spent / budget.amount)
         yield Iteration(collector.timesteps, collector.episodes, tuple(finished), statistics)

@@ -29,7 +29,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
 
 
 def by_name(name: str) -> Experiment:
-    """The experiment of that name; a `ValueError` lists those there are."""
+    """The experiment of that name; a ``ValueError`` lists those there are."""
     for experiment in EXPERIMENTS:
         if experiment.name == name:
             return experiment
@@ -40,7 +40,7 @@ def by_name(name: str) -> Experiment:
 
 
 def by_claim(claim: str) -> Experiment:
-    """The experiment that bears on a claim; a `ValueError` lists the claims that have one."""
+    """The experiment that bears on a claim; a ``ValueError`` lists the claims that have one."""
     for experiment in EXPERIMENTS:
         if claim.upper() in {known.upper() for known in experiment.claims}:
             return experiment

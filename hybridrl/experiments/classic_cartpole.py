@@ -21,7 +21,7 @@ from hybridrl.results import TrainingResult
 from hybridrl.utilization.model import busy_share, speedup_bound
 
 PLACEMENTS = ("cpu", "gpu", "cpu+gpu")
-"""Columns: all on the CPU; all on the GPU; act on the CPU and learn on the GPU."""
+"""All on the CPU; all on the GPU; act on the CPU and learn on the GPU."""
 PUBLISHED_WALL_S: Mapping[str, float | None] = {"cpu": 47.0, "gpu": 128.0, "cpu+gpu": None}
 PUBLISHED_STEP_MS: Mapping[str, float | None] = {"cpu": 0.3, "gpu": 0.5, "cpu+gpu": None}
 PUBLISHED_PHASES_MS: Mapping[str, Mapping[str, float]] = {

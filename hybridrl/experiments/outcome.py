@@ -17,7 +17,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One runnable question. `run` works at the scale that `scale.current()` names."""
+    """One runnable question. ``run`` works at the scale that ``scale.current()`` names."""
 
     name: str
     claims: tuple[str, ...]

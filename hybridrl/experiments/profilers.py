@@ -46,7 +46,7 @@ class Watched:
     """One run under one tool."""
 
     wall_s: float
-    """Of the training itself: what the tool does before and afterwards isn't counted."""
+    """Of the training itself; what the tool does before and afterwards isn't counted."""
     hotspots: tuple[Hotspot, ...]
     """Most time of their own first; empty where they were not asked for."""
 

@@ -18,7 +18,7 @@ NEEDS_GPU = "needs a GPU or the simulated one"
 
 @dataclass(frozen=True)
 class Cell:
-    """One value and where it comes from. `None` is unknown, and `note` may say why."""
+    """One value and where it comes from. ``None`` is unknown, and ``note`` may say why."""
 
     value: Value
     source: Source
@@ -34,13 +34,13 @@ class Cell:
 
     @property
     def number(self) -> float | None:
-        """The value, or the median of its repeats; `None` for unknown or text."""
+        """The value, or the median of its repeats; ``None`` for unknown or text."""
         if isinstance(self.value, Measurement):
             return self.value.median
         return None if self.value is None or isinstance(self.value, str) else float(self.value)
 
     def text(self) -> str:
-        """The value and its spread without unit or mark; an unknown one as its note, or `unknown`."""
+        """The value and its spread without unit or mark; an unknown one as its note, or ``unknown``."""
         if self.value is None:
             return self.note or "unknown"
         if isinstance(self.value, str):
@@ -59,7 +59,7 @@ class Cell:
 
 
 def unknown(reason: str = "") -> Cell:
-    """A cell without a value; `reason` is shown in its place."""
+    """A cell without a value; ``reason`` is shown in its place."""
     return Cell(None, "measured", reason)
 
 
@@ -75,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A table of results: `columns` are the headings of each row's cells."""
+    """A table of results: ``columns`` are the headings of each row's cells."""
 
     title: str
     columns: tuple[str, ...]
@@ -204,5 +204,5 @@ def _html_cell(cell: Cell) -> str:
 
 
 def cells(values: Sequence[Value], source: Source) -> tuple[Cell, ...]:
-    """A row's cells where all come from one source; `None` stays unknown."""
+    """A row's cells where all come from one source; ``None`` stays unknown."""
     return tuple(Cell(value, source) for value in values)

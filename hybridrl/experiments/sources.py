@@ -61,6 +61,6 @@ MARKS: dict[Source, Mark] = {
 
 
 def check_source(source: str) -> None:
-    """Raise `ValueError` unless `source` is one of the four."""
+    """Raise ``ValueError`` unless ``source`` is one of the four."""
     if source not in SOURCES:
         raise ValueError(f"source is {source!r}; expected one of {', '.join(SOURCES)}")

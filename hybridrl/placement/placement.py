@@ -29,8 +29,8 @@ class Placement:
         """Read ``"cpu"`` (one device for all), or ``"act+learn"``."""
         if isinstance(text, Placement):
             return text
-        act, _, learn = str(text).partition("+")
-        return cls(act, learn or act)
+        act, plus, learn = str(text).partition("+")
+        return cls(act, learn if plus else act)
 
     def __str__(self) -> str:
         return self.act if self.act == self.learn else f"{self.act}+{self.learn}"
