@@ -141,7 +141,7 @@ def phase_table(results: Sequence[TrainingResult]) -> Result:
     machine, rows = describe(), []
     for phase in (ENV, ACT, UPDATE, TRANSFER):
         published = {column: PUBLISHED_PHASES_MS[column][phase] for column in PLACEMENTS}
-        rows.append(_published("as published, of what isn't said", "ms", published, label=phase))
+        rows.append(_published("as published, unit of work not stated", "ms", published, label=phase))
         here = Cell(0.0, "measured", "one device") if phase == TRANSFER else _cell([m[phase] for m in measured])
         rows.append(Row(phase, "an episode, here", "ms", _columns(here, machine)))
     rows.append(Row(OTHER, "an episode, here", "ms", _columns(_cell([m[OTHER] for m in measured]), machine)))
@@ -151,7 +151,7 @@ def phase_table(results: Sequence[TrainingResult]) -> Result:
         rows=tuple(rows),
         machine=machine,
         notes=(
-            "The article doesn't say whether its times are those of an episode: compare shares, not milliseconds",
+            "The article doesn't state whether its times are those of an episode: compare shares, not milliseconds",
             "On one device nothing is transferred: that zero is by construction, not a reading.",
         ),
     )
