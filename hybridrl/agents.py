@@ -230,7 +230,6 @@ class PPO:
             "episodes": self.episodes,
             "resumes": self._resumes,
             "unfinished": None if self._unfinished is None else dataclasses.asdict(self._unfinished),
-            "optimizer": [group["lr"] for group in self._learner.optimizer.param_groups],
         }
         checkpoints.write(path, self._tensors(), data)
 
@@ -334,8 +333,6 @@ class PPO:
         optimizer.load_state_dict(
             {"state": {i: s for i, s in states.items() if s}, "param_groups": optimizer.state_dict()["param_groups"]}
         )
-        for group, rate in zip(optimizer.param_groups, data["optimizer"], strict=True):
-            group["lr"] = rate
         self._collector.timesteps, self._collector.episodes = data["timesteps"], data["episodes"]
         self._unfinished = None if data["unfinished"] is None else Budget(**data["unfinished"])
         self._resumes = data["resumes"] + 1
@@ -344,7 +341,7 @@ class PPO:
 
 _SAVED = (
     *("algorithm", "environment", "observation_shape", "action", "recipe", "custom_network", "seed"),
-    *("timesteps", "episodes", "resumes", "unfinished", "optimizer"),
+    *("timesteps", "episodes", "resumes", "unfinished"),
 )
 
 
