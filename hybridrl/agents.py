@@ -3,7 +3,8 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Never, Self
 
 import gymnasium as gym
@@ -35,7 +36,7 @@ class PPO:
     Args:
         env: a Gymnasium id, a callable that makes one environment, or a ``gymnasium.vector.VectorEnv``.
         recipe: ``"default"``, ``"classic"``, ``"tuned"``, a :class:`~hybridrl.recipes.PPORecipe`, or a
-            :class:`~hybridrl.algorithms.PPOConfig` (the rest is then default).
+            :class:`~hybridrl.algorithms.ppo.PPOConfig` (the rest is then default).
         network: a module of your own with ``forward(observation [B, ...]) -> (parameters [B, K], value [B])``, where
             K is the number of actions, or twice the number of continuous dimensions (means, then log deviations);
             None builds the recipe's. It is trained in place.
@@ -50,6 +51,8 @@ class PPO:
         recipe: the configuration in use.
         environments: those it trains on.
         policy: network, normaliser and action distribution.
+        collector: acts on the environments.
+        learner: improves the policy.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class PPO:
         self._custom_network = network is not None
         self._unfinished: Budget | None = None
         self._resumes = 0
-        self._learner = PPOLearner(
+        self.learner = PPOLearner(
             self.policy,
             self.recipe.ppo,
             num_envs=self.environments.num_envs,
@@ -86,7 +89,7 @@ class PPO:
             normalize_reward=self.recipe.normalize_reward,
             timer=NullTimer(),
         )
-        self._collector = Collector(
+        self.collector = Collector(
             self.environments,
             self.policy,
             _storage(self.environments, self.recipe),
@@ -98,12 +101,12 @@ class PPO:
     @property
     def timesteps(self) -> int:
         """Environment steps taken since the agent was made."""
-        return self._collector.timesteps
+        return self.collector.timesteps
 
     @property
     def episodes(self) -> int:
         """Episodes finished since the agent was made."""
-        return self._collector.episodes
+        return self.collector.episodes
 
     def learn(
         self,
@@ -136,13 +139,12 @@ class PPO:
         if type(checkpoint_every) is not int or checkpoint_every < 1:
             raise ValueError(f"checkpoint_every={checkpoint_every!r}: expected a whole number of at least 1 update")
         if checkpoint is not None:
-            checkpoints.check_target(checkpoint)
+            checkpoints.check_target(checkpoint)  # now, not after hours of training
         budget = self._budget(total_timesteps, total_episodes, resume)
-        timer = self._learner.timer = self._collector.timer = PhaseTimer()
         log = TrainingLog(first_timestep=self.timesteps)
-        rounds = synchronous(self._collector, self._learner, budget, rows=self.recipe.ppo.rollout_steps, timer=timer)
-        with timer.run(), _progress_bar(budget, progress_bar) as bar:
-            for iteration in rounds:
+        with self._timed() as timer, _progress_bar(budget, progress_bar) as bar:
+            rows = self.recipe.ppo.rollout_steps
+            for iteration in synchronous(self.collector, self.learner, budget, rows=rows, timer=timer):
                 log.add(iteration)
                 _advance(bar, budget.spent(timesteps=self.timesteps, episodes=self.episodes), log)
                 if checkpoint is not None and len(log.updates) % checkpoint_every == 0:
@@ -275,6 +277,16 @@ class PPO:
         """Release the environments; closing twice is fine."""
         self.environments.close()
 
+    @contextmanager
+    def _timed(self) -> Iterator[PhaseTimer]:
+        """Time the phases of collector and learner; outside, they run untimed."""
+        timer = self.learner.timer = self.collector.timer = PhaseTimer()
+        try:
+            with timer.run():
+                yield timer
+        finally:
+            self.learner.timer = self.collector.timer = NullTimer()
+
     def _budget(self, timesteps: int | None, episodes: int | None, resume: bool) -> Budget:
         if resume and (timesteps is not None or episodes is not None):
             raise ValueError("resume=True goes on with the saved budget: give no other")
@@ -303,13 +315,13 @@ class PPO:
         return actions
 
     def _modules(self) -> dict[str, nn.Module]:
-        return {"policy": self.policy, "reward_normalizer": self._learner.reward_normalizer}
+        return {"policy": self.policy, "reward_normalizer": self.learner.reward_normalizer}
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {f"generator.{name}": g.get_state() for name, g in self._generators.items()}
         for part, module in self._modules().items():
             tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
-        for index, state in self._learner.optimizer.state_dict()["state"].items():
+        for index, state in self.learner.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
         return tensors
 
@@ -317,7 +329,7 @@ class PPO:
         """What a file should hold to be restored here; the optimiser's part is empty before its first step."""
         wanted = self._tensors()
         if any(name.startswith("optimizer.") for name in found):
-            for index, group in enumerate(self._learner.optimizer.param_groups):
+            for index, group in enumerate(self.learner.optimizer.param_groups):
                 (leaf,) = group["params"]
                 moments = {"step": torch.zeros(()), "exp_avg": leaf, "exp_avg_sq": leaf}
                 wanted |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
@@ -328,15 +340,16 @@ class PPO:
             module.load_state_dict(_under(tensors, part))
         for name, generator in self._generators.items():
             generator.set_state(tensors[f"generator.{name}"])
-        optimizer = self._learner.optimizer
-        states = {i: _under(tensors, f"optimizer.{i}") for i in range(len(optimizer.param_groups))}
+        optimizer = self.learner.optimizer
+        leaves = sum(len(group["params"]) for group in optimizer.param_groups)
+        states = {i: _under(tensors, f"optimizer.{i}") for i in range(leaves)}
         optimizer.load_state_dict(
             {"state": {i: s for i, s in states.items() if s}, "param_groups": optimizer.state_dict()["param_groups"]}
         )
-        self._collector.timesteps, self._collector.episodes = data["timesteps"], data["episodes"]
+        self.collector.timesteps, self.collector.episodes = data["timesteps"], data["episodes"]
         self._unfinished = None if data["unfinished"] is None else Budget(**data["unfinished"])
         self._resumes = data["resumes"] + 1
-        self._collector.seed = envs.spread_seeds(self._env_seed, self._resumes + 1)[-1]
+        self.collector.seed = envs.spread_seeds(self._env_seed, self._resumes + 1)[-1]
 
 
 _SAVED = (

@@ -33,6 +33,8 @@ def check_target(path: str | os.PathLike[str]) -> Path:
         raise ValueError(f"{target}: there is no folder {str(target.parent)!r}; create it first")
     if target.is_dir():
         raise ValueError(f"{target}: is a folder; give the path of a file")
+    if not os.access(target.parent, os.W_OK):
+        raise ValueError(f"{target}: the folder {str(target.parent)!r} can't be written to; name another")
     return target
 
 

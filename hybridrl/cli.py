@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, Never
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C: the shells' 128 + SIGINT."""
+"""Exit code after Ctrl-C, the shells' 128 + SIGINT."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -32,18 +32,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: after the command's name; None takes the process's.
 
     Returns:
-        Exit code: 0, 2 for a mistake in the arguments or the files they name, 130 when interrupted.
+        Exit code, 0, or 2 for a mistake in the arguments or the files they name, 130 when interrupted.
     """
     options = _parser().parse_args(arguments)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _one_line_warning
+            warnings.showwarning = _one_line_warning  # type: ignore[assignment]  # fewer parameters named
             options.run(options)
     except (ValueError, OSError) as error:
         print(f"hybridrl {options.command}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"hybridrl {options.command}: interrupted", file=sys.stderr)
+        checkpoint = getattr(options, "checkpoint", None)
+        cure = f"; go on with --resume --checkpoint {checkpoint}" if checkpoint and checkpoint.exists() else ""
+        print(f"hybridrl {options.command}: interrupted{cure}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output (head, say) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -73,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_train(commands: "argparse._SubParsersAction[_Parser]") -> None:
     train = commands.add_parser("train", help="train an agent and show where the time went")
     train.add_argument("algorithm", choices=("ppo",))
     train.add_argument("env", help="a Gymnasium id, such as CartPole-v1")

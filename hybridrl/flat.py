@@ -79,7 +79,6 @@ class FlatParameters:
         """Copy the module, then flatten the copy: copied views would each get storage of their own."""
         duplicate = FlatParameters(copy.deepcopy(self.module, memo))
         duplicate.gradients.copy_(self.gradients)
-        memo[id(self)] = duplicate
         return duplicate
 
     def check(self) -> None:
@@ -141,34 +140,53 @@ class FlatParameters:
             max_norm: above 0; infinity only measures.
 
         Returns:
-            Scalar: the norm before clipping.
+            Scalar, the norm before clipping.
         """
         norm: Tensor = torch.linalg.vector_norm(self.gradients)
         self.gradients.mul_((max_norm / (norm + 1e-6)).clamp_max(1.0))
         return norm
 
     def leaf(self, *, prefix: str = "", without: str | None = None) -> nn.Parameter:
-        """Part of the vector as one parameter for an optimiser, its ``.grad`` the same part of the gradients.
+        """Part of the vector as one parameter for an optimiser: :meth:`leaves`, where there is just one.
+
+        Raises:
+            ValueError: nothing trainable is left, or what is left isn't contiguous.
+        """
+        parts = self.leaves(prefix=prefix, without=without)
+        if len(parts) > 1:
+            raise ValueError(
+                f"parameters with prefix {prefix!r} without {without!r} aren't adjacent: define them together, or "
+                "take their leaves()"
+            )
+        return parts[0]
+
+    def leaves(self, *, prefix: str = "", without: str | None = None) -> list[nn.Parameter]:
+        """Parts of the vector as parameters for an optimiser, their ``.grad`` the same parts of the gradients.
 
         Args:
             prefix: take trainable parameters whose name starts with it, such as ``"critic."``; empty takes all.
             without: leave out those whose name starts with this.
 
         Returns:
-            A parameter ``[K]`` that shares this object's memory.
+            One parameter ``[K]`` for each contiguous stretch; they share this object's memory.
 
         Raises:
-            ValueError: nothing trainable is left, or what is left isn't contiguous.
+            ValueError: nothing trainable is left.
         """
-        wanted = [s for s in self._trainable if _wanted(s.names[0], prefix, without)]
-        if not wanted:
+        stretches: list[tuple[int, int]] = []
+        for slot in self._trainable:
+            if not _wanted(slot.names[0], prefix, without):
+                continue
+            if stretches and stretches[-1][1] == slot.start:
+                stretches[-1] = (stretches[-1][0], slot.stop)
+            else:
+                stretches.append((slot.start, slot.stop))
+        if not stretches:
             names = ", ".join(slot.names[0] for slot in self._trainable)
             raise ValueError(f"no trainable parameter has prefix {prefix!r} without {without!r}; there are: {names}")
-        start, stop = wanted[0].start, wanted[-1].stop
-        if stop - start != sum(slot.stop - slot.start for slot in wanted):
-            raise ValueError(
-                f"parameters with prefix {prefix!r} without {without!r} aren't adjacent: define them together"
-            )
+        return [self._leaf(start, stop) for start, stop in stretches]
+
+    def _leaf(self, start: int, stop: int) -> nn.Parameter:
         part = nn.Parameter(self.values[start:stop])
         part.grad = self.gradients[start:stop]
         self._leaves.append((part, part.grad))

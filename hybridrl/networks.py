@@ -35,11 +35,11 @@ class NetworkConfig:
     initialization: Literal["orthogonal", "torch"] = "orthogonal"
     """Orthogonal weights with a small last actor layer (first actions nearly uniform), or torch's default."""
     deviation: Literal["free", "state"] = "free"
-    """Gaussian policies: one learnt log standard deviation per dimension, or a softplus output of the network."""
+    """Of Gaussian policies, one learnt log standard deviation per dimension, or a softplus output of the network."""
     initial_log_std: float = 0.0
     """Where a free log standard deviation starts; 0 is a deviation of 1."""
     mean_bound: float | None = None
-    """Gaussian policies: squash the mean by tanh into +- this many action units; None: leave it free."""
+    """Of Gaussian policies, squash the mean by tanh into +- this many action units, or None to leave it free."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.hidden, tuple) or any(units < 1 for units in self.hidden):

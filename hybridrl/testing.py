@@ -16,8 +16,8 @@ Array = npt.NDArray[Any]
 class CountingEnv(gym.Env[Array, Any]):
     """Counts: the observation [1] is the number of steps since the reset, each reward is 1.
 
-    An episode ends after `length` steps, terminated or (`truncates=True`) truncated, so its return is its
-    length. The actions received are kept in `received`.
+    An episode ends after ``length`` steps, terminated or (``truncates=True``) truncated, so its return is its
+    length. The actions received are kept in ``received``.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class IdentityEnv(gym.Env[Array, Any]):
 
     Discrete: the observation is the one-hot of the wanted action, the reward 1 for it and 0 else.
     Box: the observation is the wanted action, flat; the reward is minus the mean absolute error (0 at best).
-    Episodes are truncated after `length` steps.
+    Episodes are truncated after ``length`` steps.
     """
 
     def __init__(self, action_space: spaces.Discrete | spaces.Box, length: int = 20) -> None:
@@ -109,3 +109,43 @@ class IdentityEnv(gym.Env[Array, Any]):
             one_hot[int(self._wanted) - int(self.action_space.start)] = 1.0
             return one_hot
         return np.array(self._wanted.reshape(-1))
+
+
+# Slow references: the formulas' sums written literally, for tests of the fast forms in `hybridrl.ops`.
+
+
+def slow_returns(
+    reward: Array, next_value: Array, terminated: Array, truncated: Array, *, gamma: float, n: int | None = None
+) -> Array:
+    """Sum up to ``n`` discounted rewards of the same episode and rollout, and bootstrap unless the last terminated.
+
+    All arrays are [T, N], as in ``hybridrl.ops.returns``; ``n`` None sums to the end. Returns float64 [T, N].
+    """
+    result = np.empty(reward.shape)
+    for t, i in np.ndindex(*reward.shape):
+        last = _last(terminated[:, i] | truncated[:, i], t, n)
+        total = sum(gamma**k * float(reward[t + k, i]) for k in range(last - t + 1))
+        bootstrap = 0.0 if terminated[last, i] else gamma ** (last - t + 1) * float(next_value[last, i])
+        result[t, i] = total + bootstrap
+    return result
+
+
+def slow_gae(
+    reward: Array, value: Array, next_value: Array, terminated: Array, truncated: Array, *, gamma: float, lambda_: float
+) -> Array:
+    """Sum (gamma lambda)^k delta[t + k] to the end of the episode or of the rollout; arrays [T, N]."""
+    result = np.empty(reward.shape)
+    for t, i in np.ndindex(*reward.shape):
+        last = _last(terminated[:, i] | truncated[:, i], t, None)
+        result[t, i] = 0.0
+        for s in range(t, last + 1):
+            following = 0.0 if terminated[s, i] else float(next_value[s, i])
+            delta = float(reward[s, i]) + gamma * following - float(value[s, i])
+            result[t, i] += (gamma * lambda_) ** (s - t) * delta
+    return result
+
+
+def _last(done: Array, t: int, n: int | None) -> int:
+    """Return the last of at most ``n`` rows from ``t`` on that belong to one episode."""
+    stop = len(done) if n is None else min(t + n, len(done))
+    return next((s for s in range(t, stop) if done[s]), stop - 1)

@@ -22,6 +22,8 @@ LEVELS = {
     "algorithms": 2,
     "execution": 3,
     "advisor": 3,
+    "checkpoints": 4,
+    "results": 4,
     "recipes": 4,
     "agents": 4,
     "experiments": 4,

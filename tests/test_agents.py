@@ -48,7 +48,7 @@ def counting(length: int = 5, **options: Any) -> Callable[[], CountingEnv]:
 
 
 def weights(agent: hrl.PPO) -> Tensor:
-    return agent._learner.flat.values.clone()
+    return agent.learner.flat.values.clone()
 
 
 def state(agent: hrl.PPO) -> dict[str, Tensor]:
@@ -108,7 +108,7 @@ def test_each_use_of_randomness_has_a_stream_of_its_own() -> None:
     agent = hrl.PPO("CartPole-v1", SMALL, seed=0)
     seeds = [g.initial_seed() for g in agent._generators.values()] + [agent._env_seed]
     assert len(set(seeds)) == 4
-    rollout, _ = agent._collector.collect(1)
+    rollout, _ = agent.collector.collect(1)
     assert not torch.equal(rollout.observation[0, 0], rollout.observation[0, 1])
 
 
@@ -592,8 +592,8 @@ def test_no_tensor_is_left_behind_when_modules_move(env: str) -> None:
     agent = hrl.PPO(env, dataclasses.replace(NORMALIZED, bounds="scale", ppo=CRITIC.ppo))
     agent.learn(total_timesteps=64)
     known = [t for module in agent._modules().values() for t in (*module.parameters(), *module.buffers())]
-    flat, optimizer = agent._learner.flat, agent._learner.optimizer
-    known += [flat.values, flat.gradients, agent._collector.storage.arena]
+    flat, optimizer = agent.learner.flat, agent.learner.optimizer
+    known += [flat.values, flat.gradients, agent.collector.storage.arena]
     known += [t for per in optimizer.state.values() for t in per.values()]
     homes = {t.untyped_storage().data_ptr() for t in known}
     found = dict(reachable(agent))
@@ -631,24 +631,24 @@ def test_a_loaded_agent_learns_as_the_saved_one(recipe: PPORecipe, tmp_path: Pat
     agent.learn(total_timesteps=96)
     agent.save(tmp_path / "x")
     loaded = hrl.PPO.load(tmp_path / "x")
-    agent._learner.timer = agent._collector.timer = NullTimer()
-    rollout, _ = agent._collector.collect(16)
+    agent.learner.timer = agent.collector.timer = NullTimer()
+    rollout, _ = agent.collector.collect(16)
     # Environments start new episodes, and so do the running sums of their rewards.
-    agent._learner.reward_normalizer.running.zero_()
+    agent.learner.reward_normalizer.running.zero_()
     for one in (agent, loaded):
-        one._learner.update(rollout, progress=0.5)
+        one.learner.update(rollout, progress=0.5)
     assert torch.equal(weights(agent), weights(loaded))
 
 
 def test_a_loaded_agent_starts_episodes_of_its_own(tmp_path: Path) -> None:
     """From seeds derived anew at each loading, stated in the documentation."""
     agent = hrl.PPO("CartPole-v1", SMALL)
-    first = [agent._collector.seed]
+    first = [agent.collector.seed]
     agent.learn(total_timesteps=32)
     for _ in range(3):
         agent.save(tmp_path / "x")
         agent = hrl.PPO.load(tmp_path / "x")
-        first.append(agent._collector.seed)
+        first.append(agent.collector.seed)
         agent.learn(total_timesteps=32)
     assert len(set(first)) == 4
 

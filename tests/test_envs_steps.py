@@ -9,7 +9,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from hybridrl.envs import EpisodeTracker, Step, check_env, evaluate, final_observations, make
+from hybridrl.envs import Episode, EpisodeTracker, Step, check_env, evaluate, final_observations, make
 from hybridrl.testing import CountingEnv, IdentityEnv, ReusingEnv
 
 ZEROS = np.zeros(2, np.int64)
@@ -286,7 +286,7 @@ def test_truncated_episodes_are_counted_once_in_every_mode(options):
     with make("CartPole-v1", 4, max_episode_steps=20, **options) as environments:
         found = play(environments, balance, 60)
     assert sorted(episode.env_index for episode in found) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert {tuple(episode)[:2] for episode in found} == {(20.0, 20)}
+    assert {(episode.return_, episode.length) for episode in found} == {(20.0, 20)}
     assert all(episode.truncated for episode in found)
 
 
@@ -300,18 +300,18 @@ def test_reset_rows_do_not_count():
     """C88, C94: whatever a reset row carries, it adds nothing and ends nothing."""
     tracker = EpisodeTracker(1)
     assert tracker.update(row(1.0)) == []
-    assert tracker.update(row(2.0, truncated=True)) == [(3.0, 2, 0, True)]
+    assert tracker.update(row(2.0, truncated=True)) == [Episode(3.0, 2, 0, True)]
     assert tracker.update(row(100.0, truncated=True, valid=False)) == []
-    assert tracker.update(row(5.0, terminated=True)) == [(5.0, 1, 0, False)]
+    assert tracker.update(row(5.0, terminated=True)) == [Episode(5.0, 1, 0, False)]
 
 
 def test_terminated_wins_over_truncated_and_reset_forgets():
     """An episode that reached its end at its limit did end."""
     tracker = EpisodeTracker(1)
-    assert tracker.update(row(1.0, terminated=True, truncated=True)) == [(1.0, 1, 0, False)]
+    assert tracker.update(row(1.0, terminated=True, truncated=True)) == [Episode(1.0, 1, 0, False)]
     tracker.update(row(1.0))
     tracker.reset()
-    assert tracker.update(row(1.0, terminated=True)) == [(1.0, 1, 0, False)]
+    assert tracker.update(row(1.0, terminated=True)) == [Episode(1.0, 1, 0, False)]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -351,6 +351,15 @@ def test_identity_env_rewards_repeating_what_is_seen(space):
         assert not np.array_equal(first[0], first[1]) or discrete
     assert all(e.return_ == (7 if discrete else 0) and e.length == 7 and e.truncated for e in best)
     assert max(e.return_ for e in worse) < min(e.return_ for e in best)
+
+
+def test_identity_envs_do_not_share_a_generator():
+    """C51: made from one space object, each still draws its own sequence."""
+    space = spaces.Box(-1, 1, (1,))
+    one, two = IdentityEnv(space), IdentityEnv(space)
+    first, second = one.reset(seed=0)[0], two.reset(seed=0)[0]
+    assert first == second
+    assert one.step(first)[0] == two.step(second)[0]
 
 
 @pytest.mark.parametrize("options", [{"batched": True}, {"batched": False}, {"autoreset": "same_step"}])

@@ -241,10 +241,11 @@ def test_comparison_keeps_children_with_their_parents():
 
 
 def test_comparison_bars_are_as_long_as_their_walls():
-    ax = compare({**article(), "mps": None}).plot()
-    for y, report in enumerate(article().values()):
+    reports = {**article(), "tree": example()}
+    ax = compare({**reports, "mps": None}).plot()
+    for y, report in enumerate(reports.values()):
         assert sum(width for _, width in blocks(ax, -y)) == pytest.approx(report.wall_s)
-    assert blocks(ax, -3) == []
+    assert blocks(ax, -4) == []
     assert "unknown" in ax.texts[-1].get_text()
     matplotlib.pyplot.close(ax.figure)
 

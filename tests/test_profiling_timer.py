@@ -309,6 +309,20 @@ def test_an_exception_is_not_hidden_by_a_phase_left_open():
     assert rows(timer.report()) == {"collect": (1, 1, 0), "collect/env": (1, 1, 1)}
 
 
+def test_an_exception_is_not_hidden_by_a_phase_left_open_at_the_end_of_the_run():
+    clock, timer = make()
+
+    def fail():
+        with timer.run():
+            timer.phase("env").__enter__()
+            clock.advance(1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert rows(timer.report()) == {"env": (1, 1, 1)}
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "other", 3])
 def test_names_that_cannot_be_rows(name):
     with pytest.raises(ValueError, match=r"phase .*: expected a name"):

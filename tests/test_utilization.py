@@ -122,6 +122,11 @@ def test_asynchronous_is_bounded_by_the_longer_of_collecting_and_training():
     assert overlapped_speedup(times(5, 5)) == 2
 
 
+def test_copies_bound_the_overlap_too():
+    assert overlapped_step_time(times(2, 1, 4)) == 4
+    assert overlapped_busy_share(times(2, 1, 4)) == Fraction(1, 4)
+
+
 def test_a_run_that_is_all_learning_has_no_bound():
     assert speedup_bound(1) == math.inf
     assert serial_speedup(times(0, 1), math.inf) == math.inf

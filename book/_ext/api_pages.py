@@ -27,9 +27,9 @@ def page_name(path: Path) -> str:
 
 def page(name: str, path: Path) -> str:
     """The page of one module."""
-    members = [] if path.name == "__init__.py" else ["   :members:", "   :show-inheritance:"]
+    members = [] if path.name == "__init__.py" else ["   :members:"]
     directive = "\n".join([f".. automodule:: {name}", *members])
-    return f"# {name}\n\n```{{eval-rst}}\n{directive}\n```\n"
+    return f"# {name.removeprefix('hybridrl.')}\n\n```{{eval-rst}}\n{directive}\n```\n"
 
 
 def main() -> None:

@@ -30,11 +30,11 @@ class PPOConfig:
     """
 
     rollout_steps: int | None = 128
-    """Steps of each environment between updates; None: one whole episode (with one environment)."""
+    """Steps of each environment between updates, or None for one whole episode (with one environment)."""
     epochs: int = 4
     """Passes over each rollout. More reuse, more policy lag."""
     minibatch_size: int | None = 256
-    """Samples per optimiser step; None: the whole rollout. Uneven rollouts are cut into near-equal minibatches."""
+    """Samples per optimiser step, or None for the whole rollout. Uneven rollouts are cut into near-equal parts."""
     gamma: float = 0.99
     """Discount per step."""
     gae_lambda: float = 0.95
@@ -42,7 +42,7 @@ class PPOConfig:
     clip_range: float = 0.2
     """How far the probability ratio may move before its gradient is cut."""
     value_clip_range: float | None = None
-    """The same for values, in units of the reward; None: not clipped, which usually learns better."""
+    """The same for values, in units of the reward, or None for no clipping, which usually learns better."""
     value_coefficient: float = 0.5
     """Weight of the value loss. Matters where actor and critic share parameters or a gradient norm."""
     entropy_coefficient: float = 0.0
@@ -50,19 +50,19 @@ class PPOConfig:
     learning_rate: float = 3e-4
     """Adam's, of the whole network, or of all but the critic."""
     critic_learning_rate: float | None = None
-    """Adam's for the parameters named ``critic.``; None: the same as the rest."""
+    """Adam's for the parameters named ``critic.``, or None for the same as the rest."""
     anneal: bool = False
-    """Let the learning rates fall linearly to zero over the budget of `learn`."""
+    """Let the learning rates fall linearly to zero over the budget of ``learn``."""
     adam_epsilon: float = 1e-5
     """Adam's denominator offset."""
     max_gradient_norm: float | None = 0.5
-    """Bound on the whole network's gradient norm; None: no clipping."""
+    """Bound on the whole network's gradient norm, or None for no clipping."""
     normalize_advantage: bool = True
     """Standardise advantages in each minibatch."""
     value_target: Literal["lambda", "one-step"] = "lambda"
     """Fit the value to advantage + value (the lambda-return), or to r + gamma V(s') of acting time."""
     truncation: Literal["bootstrap", "terminate"] = "bootstrap"
-    """What a time limit means. "terminate" repeats a common mistake: it is here to rerun work that made it."""
+    """What a time limit means. "terminate" repeats a common mistake, and is here to rerun work that made it."""
     reward_shift: float = 0.0
     """Added to each reward before learning."""
     reward_scale: float = 1.0
@@ -197,6 +197,7 @@ class PPOLearner:
         Returns:
             What the update did; read from the device once, at its end.
         """
+        self.flat.check()  # a module moved or cast since would train a vector that nobody reads
         self._anneal(progress)
         with self.timer.phase(RETURNS):
             batch = self._batch(rollout)
@@ -217,16 +218,18 @@ class PPOLearner:
     def _batch(self, rollout: Rollout) -> _Batch:
         """Advantages and value targets over ``[T, N]``, then the valid samples in one row."""
         c, r = self.config, rollout
-        reward = (r.reward + c.reward_shift) * c.reward_scale * r.valid
+        # What stands in a reset row belongs to no transition, and may be NaN: 0 x NaN would spread it.
+        reward = torch.where(r.valid, (r.reward + c.reward_shift) * c.reward_scale, 0.0)
+        value, next_value = (torch.where(r.valid, column, 0.0) for column in (r.value, r.next_value))
         done = r.terminated | r.truncated
         reward = self.reward_normalizer(reward, done, r.valid)
         terminated = done if c.truncation == "terminate" else r.terminated
-        advantage = gae(reward, r.value, r.next_value, terminated, r.truncated, gamma=c.gamma, lambda_=c.gae_lambda)
-        target = advantage + r.value
+        advantage = gae(reward, value, next_value, terminated, r.truncated, gamma=c.gamma, lambda_=c.gae_lambda)
+        target = advantage + value
         if c.value_target == "one-step":
-            target = reward + c.gamma * torch.where(terminated, 0.0, r.next_value)
+            target = reward + c.gamma * torch.where(terminated, 0.0, next_value)
         index = r.valid.flatten().nonzero().squeeze(-1)
-        columns = (r.observation, r.action, r.log_prob, r.value, advantage, target)
+        columns = (r.observation, r.action, r.log_prob, value, advantage, target)
         return _Batch(*(column.flatten(0, 1)[index] for column in columns))
 
     def _epochs(self, batch: _Batch) -> tuple[Tensor, int]:
@@ -287,12 +290,12 @@ class PPOLearner:
 def _adam(flat: FlatParameters, config: PPOConfig) -> torch.optim.Adam:
     """One fused step for the whole network, or one for the critic and one for the rest."""
     if config.critic_learning_rate is None:
-        groups = [{"params": [flat.leaf()], "lr": config.learning_rate}]
+        groups = [{"params": flat.leaves(), "lr": config.learning_rate}]
     else:
-        rest, critic = flat.leaf(without="network.critic."), flat.leaf(prefix="network.critic.")
+        critic = "network.critic."
         groups = [
-            {"params": [rest], "lr": config.learning_rate},
-            {"params": [critic], "lr": config.critic_learning_rate},
+            {"params": flat.leaves(without=critic), "lr": config.learning_rate},
+            {"params": flat.leaves(prefix=critic), "lr": config.critic_learning_rate},
         ]
     try:
         return torch.optim.Adam(groups, eps=config.adam_epsilon, fused=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def check_env(env: gym.Env[Any, Any], *, steps: int = 100, seed: int = 0) -> list[str]:
-    """Play `steps` random steps of one environment; return what is wrong with it, a line each, [] if nothing.
+    """Play ``steps`` random steps of one environment; return what is wrong with it, a line each, [] if nothing.
 
     Looks for an array returned twice (in SAME_STEP, its reset then overwrites the final observation), and for
     observations outside the declared space. The environment is left mid-episode.

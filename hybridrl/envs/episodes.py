@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from hybridrl.envs.spaces import Array
 from hybridrl.envs.vector import Environments, Step
 
 
-class Episode(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Episode:
     """One finished episode: the sum of its raw rewards, its length in transitions, where and how it ended."""
 
     return_: float
@@ -31,7 +32,7 @@ class EpisodeTracker:
         self._lengths = np.zeros(num_envs, dtype=np.int64)
 
     def update(self, step: Step) -> list[Episode]:
-        """Take one vector step in; return the episodes that it ended, in order of `env_index`."""
+        """Take one vector step in; return the episodes that it ended, in order of ``env_index``."""
         self._returns += np.where(step.valid, step.reward, 0.0)
         self._lengths += step.valid
         ended = (step.terminated | step.truncated) & step.valid
@@ -53,9 +54,9 @@ class EpisodeTracker:
 def evaluate(
     act: Callable[[Array], Array], environments: Environments, *, episodes: int, seed: int | None
 ) -> list[Episode]:
-    """Play exactly `episodes` episodes from a reset with `seed`, in the order in which they end.
+    """Play exactly ``episodes`` episodes from a reset with ``seed``, in the order in which they end.
 
-    `act` maps observations [N, *shape] to actions in the network's terms. Every environment has a fixed
+    ``act`` maps observations ``[N, *shape]`` to actions in the network's terms. Every environment has a fixed
     quota: taking the first episodes to end would favour short ones.
     """
     if episodes < 1:

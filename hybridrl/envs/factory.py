@@ -68,7 +68,7 @@ class KeepFinal(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def refuse_instance(env: object) -> None:
-    """Raise a ValueError unless `env` is a callable that may make environments."""
+    """Raise a ValueError unless ``env`` is a callable that may make environments."""
     _refuse_old_gym(env)
     if isinstance(env, gym.Env):
         raise ValueError(
@@ -80,7 +80,7 @@ def refuse_instance(env: object) -> None:
 
 
 def _refuse_old_gym(env: object) -> None:
-    """Told by the names of the modules of its classes, so that `gym` is never imported."""
+    """Told by the names of the modules of its classes, so that ``gym`` is never imported."""
     if any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
         raise ValueError(f"{type(env).__name__}: this is `gym`, use `gymnasium` (its maintained successor)")
 
@@ -100,7 +100,7 @@ def load(entry_point: Callable[..., Any] | str) -> Callable[..., Any]:
 
 
 def unknown_kwargs(creator: Callable[..., Any], kwargs: Mapping[str, Any]) -> str:
-    """Say which of `kwargs` the creator does not take, "" when it takes them all."""
+    """Say which of ``kwargs`` the creator does not take, "" when it takes them all."""
     accepted = inspect.signature(creator).parameters
     unknown = sorted(set(kwargs) - set(accepted))
     if not unknown or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values()):

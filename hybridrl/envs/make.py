@@ -1,4 +1,4 @@
-"""Build `Environments` from an id, a callable or a vector environment."""
+"""Build ``Environments`` from an id, a callable or a vector environment."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def make(
     env_kwargs: Mapping[str, Any] | None = None,
     bounds: Bounds = "clip",
 ) -> Environments:
-    """Make `num_envs` environments from a Gymnasium id, a callable that makes one, or a VectorEnv.
+    """Make ``num_envs`` environments from a Gymnasium id, a callable that makes one, or a VectorEnv.
 
-    `max_episode_steps` truncates episodes there. `autoreset` is "next_step" (default) or "same_step".
-    `batched`: True demands the batched implementation that Gymnasium registers, False refuses it, None takes
-    it where it presents the same spaces, for num_envs > 1 and "next_step". `env_kwargs` go to the environment
-    that the id names. `bounds` as in `ActionSpec`. A mistake raises a ValueError of one line.
+    ``max_episode_steps`` truncates episodes there. ``autoreset`` is "next_step" (default) or "same_step".
+    ``batched``: True demands the batched implementation that Gymnasium registers, False refuses it, None takes
+    it where it presents the same spaces, for num_envs > 1 and "next_step". ``env_kwargs`` go to the environment
+    that the id names. ``bounds`` as in ``ActionSpec``. A mistake raises a ValueError of one line.
     """
     options = _Options(num_envs, max_episode_steps, autoreset, batched, _mapping(env_kwargs), bounds)
     if isinstance(env, gym.vector.VectorEnv):
@@ -138,10 +138,8 @@ def _why_not_batched(spec: EnvSpec, factory: EnvFactory, options: _Options) -> s
         creator = load(spec.vector_entry_point)
     except MISSING as error:
         return f"the batched implementation cannot be imported: {first_line(error)}"
-    mode, wanted = (
-        getattr(creator, "metadata", {}).get("autoreset_mode"),
-        _MODES[options.autoreset or "next_step"],
-    )
+    mode = getattr(creator, "metadata", {}).get("autoreset_mode")
+    wanted = _MODES[options.autoreset or "next_step"]
     if mode is None and inspect.isclass(creator):
         return f"the batched implementation of {spec.id!r} does not say how it resets"
     if mode not in (None, wanted, wanted.value):

@@ -19,7 +19,7 @@ Bounds = Literal["scale", "clip"]
 class ObservationSpec:
     """Shape and dtype of one environment's observation, as the library stores it.
 
-    `dtype` is uint8 where the environment's is (images), float32 otherwise; `note` says when that is a cast.
+    ``dtype`` is uint8 where the environment's is (images), float32 otherwise; ``note`` says when that is a cast.
     """
 
     shape: tuple[int, ...]
@@ -41,9 +41,9 @@ class ObservationSpec:
 class ActionSpec:
     """One environment's actions: the network's terms on one side, the environment's own on the other.
 
-    discrete: `size` actions, indices 0..size-1 for the network, start..start+size-1 for the environment.
-    continuous: `size` numbers for the network, an array of `shape` and `dtype` for the environment, with
-    per-dimension bounds `low`, `high` [size]. `bounds` says how the two meet: "scale" maps [-1, 1] affinely
+    discrete: ``size`` actions, indices 0..size-1 for the network, start..start+size-1 for the environment.
+    continuous: ``size`` numbers for the network, an array of ``shape`` and ``dtype`` for the environment, with
+    per-dimension bounds ``low``, ``high`` [size]. ``bounds`` says how the two meet: "scale" maps [-1, 1] affinely
     onto [low, high] and then clips; "clip" only clips, and lets unbounded dimensions through.
     """
 
@@ -104,9 +104,10 @@ class ActionSpec:
         return dataclasses.replace(self, bounds=bounds)
 
     def to_env(self, actions: Array) -> Array:
-        """Turn the network's actions (int [N], or float [N, size]) into the environment's [N, *shape]."""
+        """Turn the network's actions (int [N], or float [N, size]) into the environment's ``[N, *shape]``."""
         if self.low is None or self.high is None:
-            return (actions + self.start).astype(self.dtype, copy=False)
+            shifted = actions + self.start if self.start else actions
+            return shifted.astype(self.dtype, copy=False)
         if self.bounds == "scale":
             # In float64, since high - low of a float32 Box may overflow; -1 gives `low` exactly.
             actions = self.low + (actions + 1.0) * self._half_range
@@ -117,7 +118,7 @@ class ActionSpec:
         return cast.reshape(len(cast), *self.shape)
 
     def from_env(self, actions: Array) -> Array:
-        """Invert `to_env`: the environment's actions to the network's, int64 [N] or float32 [N, size]."""
+        """Invert ``to_env``: the environment's actions to the network's, int64 [N] or float32 [N, size]."""
         if self.low is None:
             return np.asarray(actions, dtype=np.int64) - self.start
         flat = np.asarray(actions).reshape(len(actions), self.size)
@@ -128,7 +129,7 @@ class ActionSpec:
         return flat.astype(np.float32)
 
     def sample(self, count: int, rng: np.random.Generator) -> Array:
-        """Draw `count` uniform actions in the network's terms: int64 [count], or float32 [count, size].
+        """Draw ``count`` uniform actions in the network's terms: int64 [count], or float32 [count, size].
 
         Dimensions without two finite bounds are drawn from a standard normal ("clip" only).
         """

@@ -25,9 +25,9 @@ _FINAL_KEYS = ("final_obs", "final_observation")  # the second is Gymnasium's na
 class Step(NamedTuple):
     """What one vector step gave; every array is the caller's to keep.
 
-    `valid` is False where a NEXT_STEP environment only reset: that row is not a transition.
-    `final_observation` (SAME_STEP, when something ended): the observation that ended the episode in rows that
-    ended, `observation` in the others. In NEXT_STEP `observation` itself is the final one, so it is None.
+    ``valid`` is False where a NEXT_STEP environment only reset: that row is not a transition.
+    ``final_observation`` (SAME_STEP, when something ended): the observation that ended the episode in rows that
+    ended, ``observation`` in the others. In NEXT_STEP ``observation`` itself is the final one, so it is None.
     """
 
     observation: Array  # [N, *shape]
@@ -39,9 +39,9 @@ class Step(NamedTuple):
 
 
 class Environments:
-    """N copies of an environment, stepped together; build one with `make`.
+    """N copies of an environment, stepped together; build one with ``make``.
 
-    Actions are given in the network's terms and go through `action.to_env`. Arrays returned are never written
+    Actions are given in the network's terms and go through ``action.to_env``. Arrays returned are never written
     again.
     """
 
@@ -66,15 +66,16 @@ class Environments:
         self._env = env
         self._rebuild = rebuild
         self._ingest = _ingestion(env, self.observation.dtype)
+        self._all = np.ones(self.num_envs, dtype=np.bool_)
         self._same_step = self.autoreset == "same_step"
         self._action_shape = (self.num_envs, self.action.size)[: 1 if self.action.kind == "discrete" else 2]
         self._ended: npt.NDArray[np.bool_] | None = None  # None: not reset yet, or closed
         self._closed = False
 
     def reset(self, seed: int | None = None) -> Array:
-        """Start new episodes everywhere and return the observations [N, *shape].
+        """Start new episodes everywhere and return the observations ``[N, *shape]``.
 
-        `seed` (>= 0) gives each environment its own derived seed, and seeds the action spaces; without it the
+        ``seed`` (>= 0) gives each environment its own derived seed, and seeds the action spaces; without it the
         environments go on with the generators that they have.
         """
         if self._closed:
@@ -87,7 +88,7 @@ class Environments:
         return self._ingest(observation)
 
     def step(self, actions: Array) -> Step:
-        """Step all environments by `actions` in the network's terms: int [N], or float [N, size]."""
+        """Step all environments by ``actions`` in the network's terms: int [N], or float [N, size]."""
         before = self._ended
         if before is None or actions.shape != self._action_shape:
             raise ValueError(self._step_refused(actions))
@@ -98,16 +99,16 @@ class Environments:
         self._ended = ended = terminated | truncated
         valid, final = ~before, None
         if self._same_step:
-            valid = np.ones(self.num_envs, dtype=np.bool_)
-            final = final_observations(infos, observation, ended)
+            valid = self._all.copy()
+            final = final_observations(infos, observation, ended) if ended.any() else None
         return Step(observation, np.array(rewards, dtype=np.float32), terminated, truncated, valid, final)
 
     def bound_actions(self, bounds: Bounds) -> None:
-        """Choose how continuous actions meet their Box, "scale" or "clip"; see `ActionSpec`."""
+        """Choose how continuous actions meet their Box, "scale" or "clip"; see ``ActionSpec``."""
         self.action = self.action.with_bounds(bounds)
 
     def clone(self, num_envs: int | None = None) -> Environments:
-        """Build fresh environments from the same source, as many or `num_envs`, to evaluate apart from these.
+        """Build fresh environments from the same source, as many or ``num_envs``, to evaluate apart from these.
 
         Raises a ValueError when the source was a VectorEnv instance, which cannot be built again.
         """
@@ -155,9 +156,9 @@ class Environments:
 
 
 def final_observations(infos: Mapping[str, Any], observation: Array, ended: npt.NDArray[np.bool_]) -> Array | None:
-    """Return [N, *shape]: what ended the episodes in the rows `ended` [N], `observation` in the others.
+    """Return ``[N, *shape]``: what ended the episodes in the rows ``ended`` [N], ``observation`` in the others.
 
-    For SAME_STEP. Reads an object array (SyncVectorEnv, AsyncVectorEnv), a plain array [N, *shape] (ALE), or
+    For SAME_STEP. Reads an object array (SyncVectorEnv, AsyncVectorEnv), a plain array ``[N, *shape]`` (ALE), or
     a list with None (before Gymnasium 1.0). None when nothing ended; ValueError when an ended row has none.
     """
     rows = np.flatnonzero(ended)
@@ -176,7 +177,7 @@ def final_observations(infos: Mapping[str, Any], observation: Array, ended: npt.
 
 
 def spread_seeds(seed: int, count: int) -> list[int]:
-    """Derive `count` distinct 31-bit seeds from one (>= 0), unrelated to those of its neighbours.
+    """Derive ``count`` distinct 31-bit seeds from one (>= 0), unrelated to those of its neighbours.
 
     Not seed + i: then run 0 and run 1 would share all environments but one. 31 bits, since some environments
     hand their seed to C.

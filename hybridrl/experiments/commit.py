@@ -7,13 +7,13 @@ import hybridrl
 
 
 def source_folder() -> Path | None:
-    """The checkout that `hybridrl` was imported from, or `None` where it was installed as a package."""
+    """The checkout that ``hybridrl`` was imported from, or ``None`` where it was installed as a package."""
     folder = Path(hybridrl.__file__).resolve().parent.parent
     return folder if (folder / "pyproject.toml").is_file() else None
 
 
 def commit_of(folder: Path | None) -> tuple[str | None, bool | None]:
-    """The commit at `folder` and whether the source differs from it; `(None, None)` where git can't say.
+    """The commit at ``folder`` and whether the source differs from it; ``(None, None)`` where git can't say.
 
     Records themselves don't count as a difference: writing one must not taint the next.
     """

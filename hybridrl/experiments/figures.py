@@ -2,7 +2,7 @@
 
 Measured is solid; simulated and predicted are dashed, bars hatched; published is dotted, bars open and grey.
 Figures are transparent, with text that reads on white and on dark pages, and as wide as a phone can show.
-Draw inside `with use():`.
+Draw inside ``with use():``.
 """
 
 import math
@@ -90,7 +90,7 @@ def bars(
 ) -> None:
     """One horizontal bar a cell, first on top: median, whiskers from lowest to highest, value beside it.
 
-    A cell without a number is its note (or `unknown`) in an empty dotted outline. `colors`: one a bar; by
+    A cell without a number is its note (or ``unknown``) in an empty dotted outline. ``colors``: one a bar; by
     default that of the placement whose name the label is.
     """
     if len(labels) != len(cells):
@@ -123,9 +123,9 @@ def line(
     label: str,
     style: tuple[str, str] = LINES[0],
 ) -> None:
-    """One line; measurements get their spread (lowest to highest) as a whisker, `None` leaves a gap.
+    """One line; measurements get their spread (lowest to highest) as a whisker, ``None`` leaves a gap.
 
-    `style` is colour and marker, as `palette.placement_style` gives; published lines are always grey.
+    ``style`` is colour and marker, as ``palette.placement_style`` gives; published lines are always grey.
     """
     check_source(source)
     if len(x) != len(y):
@@ -157,7 +157,7 @@ def stacked(
 ) -> None:
     """One column a placement, its phases stacked in the order of the palette, largest parts labelled.
 
-    A column that is `None` is an empty dotted outline with `reason` in it, never a zero. `sources` names the
+    A column that is ``None`` is an empty dotted outline with ``reason`` in it, never a zero. ``sources`` names the
     columns that are not measured.
     """
     given = dict(sources or {})
@@ -211,7 +211,7 @@ def learning_curve(
 
 
 def caption(figure: "Figure", machine: Machine | str | None, extra: str = "") -> None:
-    """Write hardware, versions and threads under the figure; `extra` (repeats, a record's date) follows."""
+    """Write hardware, versions and threads under the figure; ``extra`` (repeats, a record's date) follows."""
     where = machine.one_line() if isinstance(machine, Machine) else machine or ""
     text = ". ".join(part.rstrip(".") for part in (where, extra) if part)
     wrapped = textwrap.fill(text, _letters(figure.get_figwidth(), 7))
@@ -219,7 +219,7 @@ def caption(figure: "Figure", machine: Machine | str | None, extra: str = "") ->
 
 
 def legend(ax: "Axes", sources: Sequence[Source] = (), more: Sequence["Artist"] = ()) -> None:
-    """A legend under the axes: `more`, what is labelled on them, and how bars of `sources` look.
+    """A legend under the axes: ``more``, what is labelled on them, and how bars of ``sources`` look.
 
     Call it after the axis labels are set: it sits below them.
     """

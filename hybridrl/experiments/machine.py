@@ -45,7 +45,7 @@ class Accelerator:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The machine this process runs on. `None` is unknown, and prints so; it is never a zero."""
+    """The machine this process runs on. ``None`` is unknown, and prints so; it is never a zero."""
 
     cpu: str | None  # model name
     cores_physical: int | None
@@ -65,7 +65,7 @@ class Machine:
 
     @property
     def slug(self) -> str:
-        """A short name for file names, the same on machines of the same kind: `amd-epyc-2c`."""
+        """A short name for file names, the same on machines of the same kind, such as ``amd-epyc-2c``."""
         return machine_slug(self.to_dict())
 
     def one_line(self) -> str:
@@ -73,7 +73,7 @@ class Machine:
         return machine_line(self.to_dict())
 
     def rows(self) -> list[tuple[str, str]]:
-        """What `table` shows, as text."""
+        """What ``table`` shows, as text."""
         cores = f"{_or_unknown(self.cores_physical)} physical, {_or_unknown(self.cores_logical)} logical, "
         devices = ", ".join(map(str, self.accelerators)) or self.accelerator_note
         set_here = [f"{name}={value}" for name, value in self.thread_env.items() if value is not None]
@@ -137,7 +137,7 @@ def machine_line(machine: Mapping[str, object]) -> str:
 
 
 def machine_slug(machine: Mapping[str, object] | None) -> str:
-    """The file-name part for a machine as a record holds it; `unknown` for none."""
+    """The file-name part for a machine as a record holds it; ``unknown`` for none."""
     if machine is None:
         return UNKNOWN
     cores = machine.get("cores_available")
@@ -257,7 +257,7 @@ def _cgroup_cores() -> float | None:
 
 
 def _cgroup_values(controller: str, name: str, old_name: str, root: str = "/sys/fs/cgroup") -> list[str]:
-    """What the control groups of this process, and all above it, say under `name` (Linux; else nothing)."""
+    """What the control groups of this process, and all above it, say under ``name`` (Linux; else nothing)."""
     own = re.search(r"^0::/(.*)$", _read("/proc/self/cgroup") or "", re.MULTILINE)
     folder = Path(root, own.group(1)) if own else Path(root)
     folders = [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]

@@ -82,7 +82,7 @@ class Measurement:
     def interval(self, confidence: float = 0.95) -> Interval:
         """Distribution-free interval of the median, between two order statistics.
 
-        The narrowest symmetric pair whose coverage reaches `confidence`; where even the full range does not
+        The narrowest symmetric pair whose coverage reaches ``confidence``; where even the full range does not
         (5 repeats or fewer at 0.95), the full range with the coverage that it has. Source: the sign test;
         Conover, Practical Nonparametric Statistics, section 3.2.
         """
@@ -96,7 +96,7 @@ class Measurement:
         return Interval(ordered[rank], ordered[self.n - 1 - rank], max(0.0, 1 - 2 * tail))
 
     def rate(self, count: float, unit: str) -> "Measurement":
-        """`count` things in each of these times, as a rate: `seconds.rate(100_000, "steps/s")`."""
+        """``count`` things in each of these times, as a rate: ``seconds.rate(100_000, "steps/s")``."""
         if self.low <= 0:
             raise ValueError(f"a rate over {self.low} {self.unit}; expected times above zero")
         return Measurement((count / value for value in self.values), unit)
@@ -132,7 +132,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether a is `higher` or `lower` than b, or there is `no clear difference`.
+        """Whether a is ``higher`` or ``lower`` than b, or there is ``no clear difference``.
 
         Never a winner from fewer than three repeats of each, nor when the spread of the ratio covers 1.
         """
@@ -146,7 +146,7 @@ class Comparison:
         return self.verdict != "no clear difference"
 
     def sentence(self, a: str, b: str) -> str:
-        """The verdict in words, with the spread: `a` and `b` name the two."""
+        """The verdict in words, with the spread: ``a`` and ``b`` name the two."""
         repeats = f"{self.a.n} pairs" if self.paired else f"{self.a.n} and {self.b.n} repeats"
         spread = f"ratio {self.ratio:.2f}, spread {self.low:.2f} to {self.high:.2f}, {repeats}"
         if not self.clear:
@@ -169,9 +169,9 @@ class Comparison:
 def compare(a: Measurement, b: Measurement, *, paired: bool = True) -> Comparison:
     """Compare two measurements of one positive quantity (times, rates).
 
-    `paired`: repeat i of a and of b were taken together (A B A B), so drift of the machine cancels in their
+    ``paired``: repeat i of a and of b were taken together (A B A B), so drift of the machine cancels in their
     ratio. With five pairs or more the spread is the 95% interval of the median ratio (the full range below
-    six); with fewer, or unpaired, it is the widest ratio of the two medians' intervals. Raises `ValueError`
+    six); with fewer, or unpaired, it is the widest ratio of the two medians' intervals. Raises ``ValueError``
     on different units, unequal counts when paired, or a value at or below zero.
     """
     _check_comparable(a, b, paired)
@@ -204,7 +204,7 @@ def alternate(
 ) -> dict[str, Measurement]:
     """Time several functions in turn (A B A B ...), so that drift of the machine falls on all alike.
 
-    `warmup` untimed rounds come first. `synchronize` is called before each reading of `clock` (seconds): give
+    ``warmup`` untimed rounds come first. ``synchronize`` is called before each reading of ``clock`` (seconds): give
     one wherever work may still be queued on a device when the function returns. Results in seconds; repeat i
     of every function belongs to round i, so they may be compared paired.
     """
@@ -234,7 +234,7 @@ def _nothing() -> None:
 
 
 def total_repeats(measurements: Sequence[Measurement]) -> str:
-    """How many repeats stand behind several measurements, for a caption: `5 repeats` or `3 to 5 repeats`."""
+    """How many repeats stand behind several measurements, for a caption: ``5 repeats`` or ``3 to 5 repeats``."""
     counts = sorted({measurement.n for measurement in measurements})
     if not counts:
         return ""

@@ -33,14 +33,14 @@ LINES: tuple[tuple[str, str], ...] = (
 
 
 def phase_color(phase: str) -> str:
-    """The fill of a phase; raises `ValueError` on a phase without one."""
+    """The fill of a phase; raises ``ValueError`` on a phase without one."""
     if phase not in PHASES:
         raise ValueError(f"phase {phase!r} has no colour; expected one of {', '.join(PHASES)}")
     return PHASES[phase]
 
 
 def placement_style(placement: str) -> tuple[str, str]:
-    """Colour and marker of a placement, by what acts and what learns: `cpu`, `cuda`, `cpu+cuda`.
+    """Colour and marker of a placement, by what acts and what learns: ``cpu``, ``cuda``, ``cpu+cuda``.
 
     All on the CPU; all on an accelerator; acting on the CPU and learning on an accelerator; the reverse. The
     accelerator's name doesn't matter, so a figure of a simulated GPU has the colours of a real one.
@@ -52,7 +52,7 @@ def placement_style(placement: str) -> tuple[str, str]:
 
 
 def luminance(color: str) -> float:
-    """Relative luminance of `#rrggbb`, 0 to 1."""
+    """Relative luminance of ``#rrggbb``, 0 to 1."""
     red, green, blue = (_linear(int(color[start : start + 2], 16) / 255) for start in (1, 3, 5))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
@@ -64,7 +64,7 @@ def contrast(color: str, page: str) -> float:
 
 
 def text_on(fill: str) -> str:
-    """Black or white, whichever reads better on `fill`."""
+    """Black or white, whichever reads better on ``fill``."""
     return max(("#000000", "#ffffff"), key=lambda color: contrast(color, fill))
 
 

@@ -20,7 +20,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 @dataclass(frozen=True)
 class Series:
-    """The raw repeats of one quantity, in order; `None` where one is unknown (a threshold never reached)."""
+    """The raw repeats of one quantity, in order; ``None`` where one is unknown (a threshold never reached)."""
 
     values: tuple[float | None, ...]
     unit: str
@@ -47,7 +47,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One kept run. What is `None` is unknown; `stamp` fills in time, commit, scale and machine."""
+    """One kept run. What is ``None`` is unknown; ``stamp`` fills in time, commit, scale and machine."""
 
     name: str  # what was run, lower case and hyphens
     claims: tuple[str, ...] = ()  # ids in the ledger that it bears on
@@ -117,10 +117,10 @@ class Record:
 
 
 def plain(value: object, place: str) -> object:
-    """`value` as JSON can hold it exactly; raises `ValueError` naming the `place` that it can't.
+    """``value`` as JSON can hold it exactly; raises ``ValueError`` naming the ``place`` that it can't.
 
     Mappings with text keys, dataclasses, sequences, text, booleans, integers, finite floats, None, and
-    anything with numpy's `tolist`. Not-a-number and infinity are refused: unknown is None.
+    anything with numpy's ``tolist``. Not-a-number and infinity are refused: unknown is None.
     """
     if hasattr(value, "tolist"):
         value = value.tolist()

@@ -1,9 +1,9 @@
-"""Records: longer runs kept as JSON in `book/records/`, with all that is needed to judge or repeat them.
+"""Records: longer runs kept as JSON in ``book/records/``, with all that is needed to judge or repeat them.
 
-A record's file is `<name>.<kind>.<machine>.<scale>.json`, for instance
-`ppo-cartpole-threshold.measured.amd-epyc-2c.full.json`: running the same command again on the same kind of
+A record's file is ``<name>.<kind>.<machine>.<scale>.json``, for instance
+``ppo-cartpole-threshold.measured.amd-epyc-2c.full.json``: running the same command again on the same kind of
 machine replaces it (git keeps the old one), a smoke run never replaces a full one, and a figure finds all
-machines' records of one name with `find_records(name)`.
+machines' records of one name with ``find_records(name)``.
 """
 
 import json
@@ -22,7 +22,7 @@ __all__ = ["Record", "Series", "find_records", "read_record", "records_folder", 
 
 
 def stamp(record: Record, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Record:
-    """The record with time, commit and scale filled in, and this machine unless the kind is `published`."""
+    """The record with time, commit and scale filled in, and this machine unless the kind is ``published``."""
     commit, dirty = commit_of(source_folder())
     return replace(
         record,
@@ -35,9 +35,9 @@ def stamp(record: Record, *, now: Callable[[], datetime] = lambda: datetime.now(
 
 
 def records_folder(folder: str | Path | None = None) -> Path:
-    """Where records live: `folder` if given, else `book/records` of the source checkout.
+    """Where records live: ``folder`` if given, else ``book/records`` of the source checkout.
 
-    Installed without a checkout: the nearest `book/records` at or above the current directory, else `records`
+    Installed without a checkout: the nearest ``book/records`` at or above the current directory, else ``records``
     below it. Nothing is created.
     """
     if folder is not None:
@@ -58,7 +58,7 @@ def file_name(record: Record) -> str:
 def write_record(record: Record, folder: str | Path | None = None) -> Path:
     """Write a stamped record and return its path; a reader never sees half a file.
 
-    The same record gives the same bytes. Raises `ValueError` on one that was not stamped.
+    The same record gives the same bytes. Raises ``ValueError`` on one that was not stamped.
     """
     if record.created is None or record.scale is None:
         raise ValueError(f"record {record.name!r} has no time or scale; expected a stamped one: stamp(record)")
@@ -75,7 +75,7 @@ def write_record(record: Record, folder: str | Path | None = None) -> Path:
 
 
 def read_record(path: str | Path) -> Record:
-    """Read and check one record; `ValueError` in one line says which field, what was expected and given."""
+    """Read and check one record; ``ValueError`` in one line says which field, what was expected and given."""
     place = Path(path)
     try:
         return _from_json(json.loads(place.read_text(encoding="utf-8"), parse_constant=_refuse_constant))
@@ -86,7 +86,7 @@ def read_record(path: str | Path) -> Record:
 
 
 def find_records(name: str | None = None, folder: str | Path | None = None) -> list[Record]:
-    """All records of one name (of any name if `None`), every machine, kind and scale, by file name."""
+    """All records of one name (of any name if ``None``), every machine, kind and scale, by file name."""
     pattern = "*.json" if name is None else f"{name}.*.json"
     return [read_record(path) for path in sorted(records_folder(folder).glob(pattern))]
 

@@ -18,7 +18,7 @@ NEEDS_GPU = "needs a GPU or the simulated one"
 
 @dataclass(frozen=True)
 class Cell:
-    """One value and where it comes from. `None` is unknown, and `note` may say why."""
+    """One value and where it comes from. ``None`` is unknown, and ``note`` may say why."""
 
     value: Value
     source: Source
@@ -34,13 +34,13 @@ class Cell:
 
     @property
     def number(self) -> float | None:
-        """The value, or the median of its repeats; `None` for unknown or text."""
+        """The value, or the median of its repeats; ``None`` for unknown or text."""
         if isinstance(self.value, Measurement):
             return self.value.median
         return None if self.value is None or isinstance(self.value, str) else float(self.value)
 
     def text(self) -> str:
-        """The value and its spread without unit or mark; an unknown one as its note, or `unknown`."""
+        """The value and its spread without unit or mark; an unknown one as its note, or ``unknown``."""
         if self.value is None:
             return self.note or "unknown"
         if isinstance(self.value, str):
@@ -59,7 +59,7 @@ class Cell:
 
 
 def unknown(reason: str = "") -> Cell:
-    """A cell without a value; `reason` is shown in its place."""
+    """A cell without a value; ``reason`` is shown in its place."""
     return Cell(None, "measured", reason)
 
 
@@ -75,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A table of results: `columns` are the headings of each row's cells."""
+    """A table of results: ``columns`` are the headings of each row's cells."""
 
     title: str
     columns: tuple[str, ...]
@@ -143,7 +143,7 @@ class Result:
         notes = "<br>".join(filter(None, (legend, html.escape(self.caption()))))
         return (
             # "dataframe": the book's theme gives any other output table a light background in dark mode
-            '<div style="overflow-x:auto"><table class="dataframe hybridrl-result">'
+            '<div style="overflow-x:auto"><table class="dataframe hybridrl-result" style="color:inherit">'
             f'<caption style="text-align:left">{html.escape(self.title)}</caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
             f'<p style="font-size:0.85em">{notes}</p></div>'
@@ -172,8 +172,13 @@ def _with_unit(row: Row) -> str:
 def _marked(cell: Cell) -> str:
     if not cell.known:
         return cell.text()
-    note = f", {cell.note}" if cell.note else ""
-    return f"{cell.text()} {MARKS[cell.source].short}{note}"
+    mark = "" if _is_own_word(cell) else f" {MARKS[cell.source].short}"
+    return f"{cell.text()}{mark}{f', {cell.note}' if cell.note else ''}"
+
+
+def _is_own_word(cell: Cell) -> bool:
+    """A verdict and the like: no number, and ours, so that a mark would only be in the way."""
+    return isinstance(cell.value, str) and cell.source == "measured"
 
 
 def _rich_style(cell: Cell) -> str:
@@ -191,11 +196,13 @@ def _html_cell(cell: Cell) -> str:
     if not cell.known:
         return f"<em>{text}</em>"
     note = f"<br><small>{html.escape(cell.note)}</small>" if cell.note else ""
+    if _is_own_word(cell):
+        return text + note
     mark = MARKS[cell.source]
     value = f'<span style="{mark.css}" title="{mark.meaning}">{text}</span>' if mark.css else text
     return f'{value} <small style="opacity:0.75">{mark.short}</small>{note}'
 
 
 def cells(values: Sequence[Value], source: Source) -> tuple[Cell, ...]:
-    """A row's cells where all come from one source; `None` stays unknown."""
+    """A row's cells where all come from one source; ``None`` stays unknown."""
     return tuple(Cell(value, source) for value in values)

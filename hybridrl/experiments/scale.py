@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 def current() -> Scale:
-    """The scale that `HYBRIDRL_SCALE` asks for; `quick` where it is unset or empty.
+    """The scale that ``HYBRIDRL_SCALE`` asks for; ``quick`` where it is unset or empty.
 
-    `smoke` is for CI (each notebook within 30 s on 2 cores), `quick` for a laptop (2 minutes), `full` for a
-    machine that may take its time. Raises `ValueError` on any other word.
+    ``smoke`` is for CI (each notebook within 30 s on 2 cores), ``quick`` for a laptop (2 minutes), ``full`` for a
+    machine that may take its time. Raises ``ValueError`` on any other word.
     """
     given = os.environ.get(VARIABLE, "") or "quick"
     for scale in SCALES:

@@ -23,7 +23,7 @@ class Mark:
 MARKS: dict[Source, Mark] = {
     "measured": Mark(
         short="meas",
-        meaning="measured on the machine named below",
+        meaning="measured on this machine, or the one named",
         line="solid",
         hatch="",
         filled=True,
@@ -32,7 +32,7 @@ MARKS: dict[Source, Mark] = {
     ),
     "simulated": Mark(
         short="sim",
-        meaning="simulated: the simulated GPU's clock",
+        meaning="simulated, by the simulated GPU's clock",
         line="dashed",
         hatch="///",
         filled=True,
@@ -41,7 +41,7 @@ MARKS: dict[Source, Mark] = {
     ),
     "predicted": Mark(
         short="pred",
-        meaning="predicted: arithmetic from measured parts",
+        meaning="predicted, from parts that were measured",
         line="dashed",
         hatch="...",
         filled=True,
@@ -61,6 +61,6 @@ MARKS: dict[Source, Mark] = {
 
 
 def check_source(source: str) -> None:
-    """Raise `ValueError` unless `source` is one of the four."""
+    """Raise ``ValueError`` unless ``source`` is one of the four."""
     if source not in SOURCES:
         raise ValueError(f"source is {source!r}; expected one of {', '.join(SOURCES)}")

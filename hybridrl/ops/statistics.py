@@ -53,7 +53,7 @@ def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
         target: ``[B]``.
 
     Returns:
-        Scalar: 1 is perfect, 0 no better than a constant, negative worse; NaN where the target doesn't vary.
+        Scalar, where 1 is perfect, 0 no better than a constant, negative worse; NaN where the target doesn't vary.
     """
     check_one_shape("[B]", prediction=prediction, target=target)
     variance = _from_first(target).var(correction=0)

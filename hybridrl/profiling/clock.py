@@ -2,9 +2,9 @@
 
 
 class FakeClock:
-    """A stand-in for `time.perf_counter_ns` in tests: call it to read nanoseconds.
+    """A stand-in for ``time.perf_counter_ns`` in tests: call it to read nanoseconds.
 
-    `tick_ns` is added by every reading, as a real clock's own cost would be; `reads` counts them.
+    ``tick_ns`` is added by every reading, as a real clock's own cost would be; ``reads`` counts them.
 
         clock = FakeClock()
         timer = PhaseTimer(clock=clock, cpu_clock=clock)
@@ -19,7 +19,7 @@ class FakeClock:
         self.reads = 0
 
     def __call__(self) -> int:
-        """The time in nanoseconds, after this reading's own `tick_ns`."""
+        """The time in nanoseconds, after this reading's own ``tick_ns``."""
         self.reads += 1
         self.now_ns += self.tick_ns
         return self.now_ns

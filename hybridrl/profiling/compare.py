@@ -23,13 +23,13 @@ _UNKNOWN = "unknown"  # nobody measured
 
 @dataclass(frozen=True)
 class Comparison:
-    """Reports by name, as a table or as bars; build it with `compare`."""
+    """Reports by name, as a table or as bars; build it with ``compare``."""
 
     reports: Mapping[str, Report | None]
     per: str | None = None
 
     def table(self) -> Table:
-        """A `rich` table of seconds, or of milliseconds per count of `per`."""
+        """A ``rich`` table of seconds, or of milliseconds per count of ``per``."""
         return rich_table(self._sheet())
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class Comparison:
 def compare(reports: Mapping[str, Report | None], *, per: str | None = None) -> Comparison:
     """Reports side by side, one column each; None is a placement nobody measured: "unknown" in the table.
 
-    `per` names a counter, such as `updates`: the times are then milliseconds per count of it. ValueError for
+    ``per`` names a counter, such as ``updates``: the times are then milliseconds per count of it. ValueError for
     no reports.
     """
     if not reports:

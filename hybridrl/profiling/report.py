@@ -24,7 +24,7 @@ STEPS = "env_steps"  # the counter that steps_per_second divides by the wall tim
 class PhaseRow:
     """One path of the phase tree.
 
-    `total_s` includes the phases inside it, `self_s` doesn't; `first_s` is the first call alone (it pays for
+    ``total_s`` includes the phases inside it, ``self_s`` doesn't; ``first_s`` is the first call alone (it pays for
     lazy initialisation), None where unknown. Seconds.
     """
 
@@ -41,7 +41,7 @@ class PhaseRow:
 
     @property
     def label(self) -> str:
-        """The whole path, as `collect/env`."""
+        """The whole path, as ``collect/env``."""
         return "/".join(self.path)
 
 
@@ -49,8 +49,8 @@ class PhaseRow:
 class Report:
     """Where a run's wall time went. Seconds; None is unknown.
 
-    `phases` hold every parent before its children. Their top level and `other_s` add up to `wall_s` to the
-    nanosecond. `overhead_s` is the timer's own estimated cost: taken out of the phases, so part of `other_s`.
+    ``phases`` hold every parent before its children. Their top level and ``other_s`` add up to ``wall_s`` to the
+    nanosecond. ``overhead_s`` is the timer's own estimated cost: taken out of the phases, so part of ``other_s``.
     """
 
     wall_s: float
@@ -79,7 +79,7 @@ class Report:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Environment steps (the counter `env_steps`) per second of wall time; None where not counted."""
+        """Environment steps (the counter ``env_steps``) per second of wall time; None where not counted."""
         steps = self.counters.get(STEPS)
         return None if steps is None or not self.wall_s else steps / self.wall_s
 
@@ -90,7 +90,7 @@ class Report:
         return max(own, key=lambda label: own[label]) if self.wall_s else None
 
     def seconds(self, name: str) -> float | None:
-        """Seconds in every phase of that name, wherever it is; or in one path, as `collect/env`.
+        """Seconds in every phase of that name, wherever it is; or in one path, as ``collect/env``.
 
         None where no such phase ran: not measured is not zero. "other" is the time outside all phases.
         """
@@ -100,7 +100,7 @@ class Report:
         return sum(_ns(row.total_s) for row in found) / 1e9 if found else None
 
     def share(self, name: str) -> float | None:
-        """`seconds(name)` as a part of the wall time, 0 to 1; None where no such phase ran."""
+        """``seconds(name)`` as a part of the wall time, 0 to 1; None where no such phase ran."""
         seconds = self.seconds(name)
         return None if seconds is None or not self.wall_s else seconds / self.wall_s
 
@@ -111,7 +111,7 @@ class Report:
                 yield row
 
     def table(self) -> Table:
-        """A `rich` table: the phases as a tree, "other", and the totals underneath."""
+        """A ``rich`` table: the phases as a tree, "other", and the totals underneath."""
         return rich_table(self._sheet())
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class Report:
     def plot(self, ax: Axes | None = None) -> Axes:
         """One horizontal bar of the wall time, divided into top-level phases and, below, what is inside them.
 
-        Draws into `ax`, or into a new figure; returns the axes. Hatched if simulated, dotted if published.
+        Draws into ``ax``, or into a new figure; returns the axes. Hatched if simulated, dotted if published.
         """
         return draw_tree(self._segments(), self.wall_s, self._title(), self.source, ax)
 
@@ -181,7 +181,7 @@ class Report:
                 yield f"first call of {row.label}: {text(row.first_s)} s, the others {others} s each"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `other_s` and `steps_per_second` are there for readers, and derived."""
+        """Plain values for JSON; ``other_s`` and ``steps_per_second`` are there for readers, and derived."""
         values = asdict(self)
         values["phases"] = [{**asdict(row), "path": list(row.path)} for row in self.phases]
         values["counters"], values["notes"] = dict(self.counters), list(self.notes)
@@ -189,7 +189,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Report:
-        """The report that `to_dict` wrote; ValueError names the first key that is missing or unknown."""
+        """The report that ``to_dict`` wrote; ValueError names the first key that is missing or unknown."""
         given = {key: value for key, value in values.items() if key not in ("other_s", "steps_per_second")}
         try:
             rows = [PhaseRow(**{**row, "path": tuple(row["path"])}) for row in given["phases"]]

@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 
 class Sheet(NamedTuple):
-    """Headings, rows and the lines beneath; `bar` is the column whose HTML cells are filled by share."""
+    """Headings, rows and the lines beneath; ``bar`` is the column whose HTML cells are filled by share."""
 
     headings: tuple[str, ...]
     lines: tuple[Line, ...]
@@ -35,7 +35,7 @@ class Sheet(NamedTuple):
 
 
 def decimals(value: float, digits: int) -> int:
-    """How many decimals show `value` with so many significant digits; 0 if its whole part fills them."""
+    """How many decimals show ``value`` with so many significant digits; 0 if its whole part fills them."""
     return max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
 
 
@@ -50,7 +50,7 @@ def share_text(share: float | None) -> str:
 
 
 def rich_table(sheet: Sheet) -> Table:
-    """The sheet as a `rich` table."""
+    """The sheet as a ``rich`` table."""
     table = _grid(sheet)
     table.caption, table.caption_justify = "\n".join(sheet.footer), "left"
     return table

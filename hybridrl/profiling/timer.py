@@ -22,7 +22,7 @@ Clock = Callable[[], int]
 
 
 class _Scope:
-    """What `phase(name)` returns: one object per name, reusable under any parent."""
+    """What ``phase(name)`` returns: one object per name, reusable under any parent."""
 
     __slots__ = ("_clock", "_name", "_timer")
 
@@ -88,7 +88,7 @@ class _Run:
 
 
 class Timer(Protocol):
-    """The face that `PhaseTimer` and `NullTimer` share: what training code may ask of a timer."""
+    """The face that ``PhaseTimer`` and ``NullTimer`` share: what training code may ask of a timer."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A context manager that times one phase under the phase now open."""
@@ -97,10 +97,10 @@ class Timer(Protocol):
         """A context manager around everything whose time the phases divide."""
 
     def start(self) -> None:
-        """Begin to count wall and CPU time; `run()` does this on entry."""
+        """Begin to count wall and CPU time; ``run()`` does this on entry."""
 
     def stop(self) -> None:
-        """End what `start()` began."""
+        """End what ``start()`` began."""
 
     def report(
         self,
@@ -116,16 +116,18 @@ class Timer(Protocol):
 class PhaseTimer:
     """Divides a run's wall time among named, nested phases.
 
+    Around a loop of your own::
+
         timer = PhaseTimer()
         with timer.run():
             with timer.phase("collect"), timer.phase("env"):
                 envs.step(actions)
         print(timer.report(threads=1, counters={"env_steps": 1}))
 
-    `clock` and `cpu_clock` return integer nanoseconds. The same name under two parents is two rows. Runs
+    ``clock`` and ``cpu_clock`` return integer nanoseconds. The same name under two parents is two rows. Runs
     accumulate. A timer serves one thread.
 
-    `synchronize`, where given, is called at both ends of every phase, so that work queued on an asynchronous
+    ``synchronize``, where given, is called at both ends of every phase, so that work queued on an asynchronous
     device is charged to the phase that queued it; leave it out on the CPU. It slows the run by the overlap
     that it prevents, which the report's overhead doesn't include.
     """
@@ -152,9 +154,9 @@ class PhaseTimer:
         self._cpu_start_ns = 0
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """A context manager that times `name` under the phase now open; it may be kept and entered again.
+        """A context manager that times ``name`` under the phase now open; it may be kept and entered again.
 
-        Entering raises ValueError outside `run()`, for an empty name, a name with "/", and for "other".
+        Entering raises ValueError outside ``run()``, for an empty name, a name with "/", and for "other".
         """
         raise AssertionError("replaced at construction")
 
@@ -189,10 +191,10 @@ class PhaseTimer:
         notes: Sequence[str] = (),
         source: Source = "measured",
     ) -> Report:
-        """All runs so far, as a `Report`, less the timer's own overhead as calibrated here and now.
+        """All runs so far, as a ``Report``, less the timer's own overhead as calibrated here and now.
 
-        Allowed inside a run: phases still open count up to this moment. `threads` is what the caller knows
-        (say `torch.get_num_threads()`); None is unknown. `counters` name what was done, such as `env_steps`.
+        Allowed inside a run: phases still open count up to this moment. ``threads`` is what the caller knows
+        (say ``torch.get_num_threads()``); None is unknown. ``counters`` name what was done, such as ``env_steps``.
         """
         now, wall, cpu = self._snapshot()
         running = {node: now - node.start_ns for node in self._open_nodes()}
@@ -236,7 +238,7 @@ class PhaseTimer:
         return node
 
     def _unwind(self, name: str, end_ns: int, *, failing: bool) -> None:
-        """Close `name` and what is open inside it; complain, unless an exception is on its way."""
+        """Close ``name`` and what is open inside it; complain, unless an exception is on its way."""
         opened = self._open_nodes()
         names = [node.name for node in opened]
         if name in names:
@@ -313,7 +315,7 @@ def scope_cost(
     scopes: int = 2000,
     batches: int = 5,
 ) -> ScopeCost:
-    """The timer's own cost, from `batches` batches of empty nested scopes; the median of each part.
+    """The timer's own cost, from ``batches`` batches of empty nested scopes; the median of each part.
 
     With x charged inside a scope and y outside it, an empty scope reads x and one around it reads 2x + y.
     """
@@ -322,7 +324,7 @@ def scope_cost(
 
 
 def measure_overhead(timer_class: type[PhaseTimer] = PhaseTimer, clock: Clock = time.perf_counter_ns) -> float:
-    """Seconds that one scope of `timer_class` costs on this machine, now, read on `clock`."""
+    """Seconds that one scope of ``timer_class`` costs on this machine, now, read on ``clock``."""
     return scope_cost(timer_class, clock).total_ns / 1e9
 
 

@@ -38,7 +38,7 @@ class Node:
         self.start_ns = 0
 
     def close(self, end_ns: int) -> None:
-        """Count one call, from `start_ns` to `end_ns`."""
+        """Count one call, from ``start_ns`` to ``end_ns``."""
         elapsed = end_ns - self.start_ns
         if not self.calls:
             self.first_ns = elapsed
@@ -55,7 +55,7 @@ class Totals(NamedTuple):
 
 
 def totals(node: Node, path: tuple[str, ...], cost: ScopeCost, running_ns: Mapping[Node, int]) -> Totals:
-    """What happened under `node`, less what the timer cost; `running_ns` has what open phases took so far.
+    """What happened under ``node``, less what the timer cost; ``running_ns`` has what open phases took so far.
 
     A phase loses the inside of its own scopes, and all of those within it.
     """

@@ -2,7 +2,7 @@
 
 In every formula a is host time (acting, environments), b device time (learning), c copy time, all for the
 same step and in the same unit. "Busy" is a share of *time*: some kernel was running, however few of the
-device's cores it used. Floats and integers give floats; `fractions.Fraction` stays exact throughout.
+device's cores it used. Floats and integers give floats; ``fractions.Fraction`` stays exact throughout.
 
 The starting point b / (a + b) is the rule of thumb under test, not a law: it leaves out launch-bound work,
 the growth of b with the batch, and contention between processes.
@@ -37,7 +37,7 @@ class PhaseTimes:
 
     @property
     def bottleneck(self) -> Literal["host", "device", "transfer"]:
-        """The longest part: the one that a perfect overlap would leave; the host on a tie."""
+        """The longest part, the one that a perfect overlap would leave; the host on a tie."""
         longest = max(self.host_s, self.device_s, self.transfer_s)
         if longest == self.host_s:
             return "host"
@@ -75,7 +75,7 @@ def overlapped_busy_share(times: PhaseTimes) -> Number:
 def k_processes(times: PhaseTimes, k: int, *, cores: int | None = None) -> Number:
     """The device's busy share with k serial processes on it: min(1, k b / (a + b + c), cores b / a).
 
-    The last term is there where `cores` is given: the host can't do more than `cores` seconds of work a
+    The last term is there where ``cores`` is given: the host can't do more than ``cores`` seconds of work a
     second. An upper bound: it supposes that the processes never collide while the device is free.
     ValueError for k or cores below 1.
     """
@@ -91,7 +91,7 @@ def k_processes(times: PhaseTimes, k: int, *, cores: int | None = None) -> Numbe
 def serial_speedup(times: PhaseTimes, device_speedup: Number) -> Number:
     """How much faster a serial step gets on a device so many times faster: (a + b + c) / (a + b / s + c).
 
-    `device_speedup` is above 0, and may be `math.inf`. Never above `speedup_bound(b / (a + b + c))`.
+    ``device_speedup`` is above 0, and may be ``math.inf``. Never above ``speedup_bound(b / (a + b + c))``.
     """
     return _ratio(serial_step_time(times), times.host_s + times.transfer_s + _faster(times, device_speedup))
 

@@ -273,7 +273,7 @@ def test_the_ratio_is_one_before_the_first_step(normalize: bool) -> None:
         normalize_observation=normalize,
     )
     agent = hrl.PPO(lambda: CountingEnv(50, action_space=space), recipe, seed=1)
-    collector, learner = agent._collector, agent._learner
+    collector, learner = agent.collector, agent.learner
     for _ in range(3):
         rollout, _ = collector.collect(64)
         with torch.no_grad():
@@ -422,7 +422,7 @@ def test_discrete_actions_start_where_the_space_says(n: int, start: int) -> None
     received = [action for env in made for action in env.received]
     assert all(space.contains(action) for action in received)
     assert {int(action) for action in received} == set(range(start, start + n))
-    stored = agent._collector.storage.rollout().action
+    stored = agent.collector.storage.rollout().action
     assert set(stored.flatten().tolist()) <= set(range(n))
     for deterministic in (False, True):
         action, _ = agent.predict(np.zeros(1, np.float32), deterministic=deterministic)
@@ -435,7 +435,7 @@ def test_actions_of_several_dimensions(bounds: Any) -> None:
     space = gym.spaces.Box(-1, 1, (10, 10), np.float32)
     agent, made = trained(lambda: CountingEnv(5, action_space=space), bounds=bounds)
     assert all(space.contains(action) for env in made for action in env.received)
-    assert agent._collector.storage.rollout().action.shape[-1] == 100
+    assert agent.collector.storage.rollout().action.shape[-1] == 100
     action, _ = agent.predict(np.zeros((7, 1), np.float32))
     assert action.shape == (7, 10, 10)
 
@@ -448,12 +448,12 @@ def test_doubles_are_cast_once_and_the_environment_gets_its_own_dtype(normalize:
     assert {action.dtype for env in made for action in env.received} == {np.dtype(np.float64)}
     assert all(space.contains(action) for env in made for action in env.received)
     assert {p.dtype for p in agent.policy.parameters()} == {torch.float32}
-    assert agent._collector.storage.rollout().observation.dtype == torch.float32
+    assert agent.collector.storage.rollout().observation.dtype == torch.float32
 
 
 def test_bytes_stay_bytes_until_they_are_learnt_from() -> None:
     agent, _ = trained(lambda: CountingEnv(5, dtype=np.uint8))
-    assert agent._collector.storage.rollout().observation.dtype == torch.uint8
+    assert agent.collector.storage.rollout().observation.dtype == torch.uint8
 
 
 # Rates
@@ -553,9 +553,9 @@ def test_a_termination_cuts_the_bootstrap(labelled: bool) -> None:
 
 
 def test_reset_rows_teach_nothing() -> None:
-    """Whatever stands in them, the update is the same."""
+    """Whatever stands in them, the update is the same; a state that isn't a number doesn't leave its row."""
     results = []
-    for filler in (0.0, 1e6):
+    for filler in (0.0, 1e6, math.nan):
         policy = make_policy(HEADS["categorical"])
         learner = make_learner(policy, PLAIN, reward=True)
         for number in range(2):
@@ -564,7 +564,8 @@ def test_reset_rows_teach_nothing() -> None:
                 column[4, 0] = filler
             learner.update(rollout)
         results.append(learner.flat.values.clone())
-    assert torch.equal(*results)
+    assert torch.isfinite(results[0]).all()
+    assert all(torch.equal(result, results[0]) for result in results)
 
 
 def test_one_step_targets_are_the_reward_and_the_next_value_of_acting_time() -> None:
@@ -685,3 +686,35 @@ def test_every_number_has_a_range() -> None:
     from hybridrl.algorithms.ppo import _CHOICES, _RANGES
 
     assert {name for name, *_ in (*_RANGES, *_CHOICES)} == {f.name for f in dataclasses.fields(PPOConfig)}
+
+
+class CriticFirst(nn.Module):
+    """An ordinary layout in which the actor's parameters aren't adjacent: a bare one, the critic, the actor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_std = nn.Parameter(torch.zeros(2))
+        self.critic = nn.Linear(INPUTS, 1)
+        self.actor = nn.Linear(INPUTS, 2)
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and log deviations, and the value."""
+        mean = self.actor(observation)
+        return torch.cat([mean, self.log_std.expand_as(mean)], -1), self.critic(observation).squeeze(-1)
+
+
+def test_the_critic_may_stand_anywhere_in_the_network() -> None:
+    policy = Policy(CriticFirst(), GaussianHead(2), ObservationNormalizer((INPUTS,), enabled=False)).double()
+    learner = make_learner(policy, PPOConfig(learning_rate=0.0, critic_learning_rate=1e-2))
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    learner.update(make_rollout(policy, phase=0.0))
+    changed = {name for name, value in policy.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"network.critic.weight", "network.critic.bias"}
+
+
+def test_a_policy_that_was_cast_is_noticed_before_it_learns() -> None:
+    policy = make_policy(HEADS["categorical"])
+    learner, rollout = make_learner(policy, PLAIN), make_rollout(policy, phase=0.0)
+    policy.float()
+    with pytest.raises(ValueError, match="FlatParameters"):
+        learner.update(rollout)

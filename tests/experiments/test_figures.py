@@ -200,7 +200,7 @@ def test_a_missing_column_is_not_a_zero(ax: Axes) -> None:
 
 
 def test_labels_stay_inside_their_columns(ax: Axes) -> None:
-    parts = {"transfer": 1.0, "update": 1.0}
+    parts = {"transfer": 1.23, "update": 1.0}
     columns = {"cpu": parts, "cuda": parts, "cpu+cuda": parts, "cuda+cuda": parts, "x": None}
     figures.stacked(ax, columns, unit="s")
     pixels(ax.figure)

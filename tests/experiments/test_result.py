@@ -35,6 +35,7 @@ def test_every_number_has_its_mark_in_plain_text() -> None:
     for shown in ("8,553 (8,400", "5,200 sim", "6,000 pred", "1,200 publ", "0 publ"):
         assert shown in numbers
     assert "meas: measured on" in text
+    assert "faster <here> meas" not in text  # a word of ours is no number
     assert "article [B]" in text  # not taken for markup
 
 
@@ -112,7 +113,7 @@ def test_html_is_well_formed_and_escaped() -> None:
 def test_html_works_on_any_page() -> None:
     """No colour of its own: it would vanish on either a light or a dark page."""
     text = example()._repr_html_()
-    assert "color:" not in text.replace("decoration-color", "")
+    assert "color:" not in text.replace("color:inherit", "")
     assert "#" not in text
     assert "overflow-x:auto" in text
 

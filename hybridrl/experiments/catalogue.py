@@ -1,0 +1,48 @@
+"""Every experiment that one command runs, by name and by the claims that it bears on."""
+
+import difflib
+
+from hybridrl.experiments import classic_cartpole, learning, profilers
+from hybridrl.experiments.outcome import Experiment
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        name="classic-cartpole-wall",
+        claims=("C1", "B1"),
+        question="How long does classic CartPole PPO take, by placement, and how long one step?",
+        run=classic_cartpole.reproduce_wall,
+    ),
+    Experiment(
+        name="classic-cartpole-phases",
+        claims=("C2",),
+        question="Where does its time go, phase by phase?",
+        run=classic_cartpole.reproduce_phases,
+    ),
+    Experiment(
+        name="profilers",
+        claims=("C3",),
+        question="What do cProfile and PyTorch's profiler cost, and what does each miss?",
+        run=profilers.reproduce,
+    ),
+    *(learning.experiment(threshold) for threshold in learning.THRESHOLDS),
+)
+
+
+def by_name(name: str) -> Experiment:
+    """The experiment of that name; a ``ValueError`` lists those there are."""
+    for experiment in EXPERIMENTS:
+        if experiment.name == name:
+            return experiment
+    names = [experiment.name for experiment in EXPERIMENTS]
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"no experiment {name!r}: {hint}there are {', '.join(names)}")
+
+
+def by_claim(claim: str) -> Experiment:
+    """The experiment that bears on a claim; a ``ValueError`` lists the claims that have one."""
+    for experiment in EXPERIMENTS:
+        if claim.upper() in {known.upper() for known in experiment.claims}:
+            return experiment
+    known = ", ".join(claim for experiment in EXPERIMENTS for claim in experiment.claims)
+    raise ValueError(f"no experiment for claim {claim!r} yet: there are {known}")
