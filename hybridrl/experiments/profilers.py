@@ -6,6 +6,7 @@ Explained in the book, chapter 1.
 import cProfile
 import os
 import pstats
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -152,7 +153,9 @@ def reproduce() -> Outcome:
 def _short(file: str, line: int, function: str) -> str:
     """`module.py:function`, or the name of a built-in; without the machine's folders."""
     name = file.replace("\\", "/").rsplit("/", 1)[-1]
-    return function if name == "~" else f"{name}:{function}"
+    built_in = re.fullmatch(r"<(?:built-in )?method '?([^' >]+)'?.*>", function)
+    bare = built_in.group(1) if built_in else function
+    return bare if name == "~" else f"{name}:{bare}"
 
 
 def _agent() -> PPO:

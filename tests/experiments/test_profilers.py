@@ -27,6 +27,19 @@ def test_cprofile_lists_functions_without_folders() -> None:
     assert own == sorted(own, reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (("/home/someone/hybridrl/data/rollout.py", 7, "write"), "rollout.py:write"),
+        (("C:\\hybridrl\\agents.py", 7, "<lambda>"), "agents.py:<lambda>"),
+        (("~", 0, "<method 'run_backward' of 'torch._C._EngineBase' objects>"), "run_backward"),
+        (("~", 0, "<built-in method torch._C._nn.linear>"), "torch._C._nn.linear"),
+    ],
+)
+def test_functions_are_named_without_folders(place: tuple[str, int, str], name: str) -> None:
+    assert profilers._short(*place) == name
+
+
 def test_torch_profiler_lists_operators_and_leaves_stderr_alone(capfd: pytest.CaptureFixture[str]) -> None:
     watched = profilers.under_torch_profiler()
     os.write(2, b"after")
