@@ -329,8 +329,8 @@ class PPO:
         """What a file should hold to be restored here; the optimiser's part is empty before its first step."""
         wanted = self._tensors()
         if any(name.startswith("optimizer.") for name in found):
-            for index, group in enumerate(self.learner.optimizer.param_groups):
-                (leaf,) = group["params"]
+            leaves = (leaf for group in self.learner.optimizer.param_groups for leaf in group["params"])
+            for index, leaf in enumerate(leaves):
                 moments = {"step": torch.zeros(()), "exp_avg": leaf, "exp_avg_sq": leaf}
                 wanted |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
         return wanted

@@ -753,10 +753,31 @@ def test_a_network_of_one_s_own_is_needed_again(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="made with a network of your own; give one like it as network=") as error:
         hrl.PPO.load(tmp_path / "x")
     line(error)
-    with pytest.raises(ValueError, match=r"network\.body\.bias is \[8\] in the file and \[9\] here") as error:
+    with pytest.raises(ValueError, match=r"policy\.network\.frozen is \[8\] in the file and \[9\] here") as error:
         hrl.PPO.load(tmp_path / "x", network=Own(width=9))
     line(error)
     assert same(state(hrl.PPO.load(tmp_path / "x", network=Own())), state(agent))
+
+
+class CriticBetween(nn.Module):
+    """The rest of the parameters lies in two stretches, before and after the critic's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.critic, self.actor = nn.Linear(4, 8), nn.Linear(8, 1), nn.Linear(8, 2)
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        features = torch.tanh(self.body(observation))
+        return self.actor(features), self.critic(features).squeeze(-1)
+
+
+def test_a_critic_between_other_layers_is_saved_with_its_moments(tmp_path: Path) -> None:
+    agent = hrl.PPO("CartPole-v1", CRITIC, network=CriticBetween())
+    agent.learn(total_timesteps=64)
+    agent.save(tmp_path / "x")
+    loaded = hrl.PPO.load(tmp_path / "x", network=CriticBetween())
+    assert same(state(loaded), state(agent))
+    loaded.learn(total_timesteps=64)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
