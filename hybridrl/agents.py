@@ -296,10 +296,15 @@ class PPO:
             return self._unfinished
         if timesteps is None and episodes is None:
             timesteps, episodes = self.recipe.budget.timesteps, self.recipe.budget.episodes
-        self._unfinished = Budget(
+        budget = Budget(
             timesteps=timesteps, episodes=episodes, first_timestep=self.timesteps, first_episode=self.episodes
         )
-        return self._unfinished
+        if self._is_spent(budget):
+            raise ValueError(
+                f"total_timesteps={timesteps}: less than one step of each of {self.environments.num_envs} environments; give more"
+            )
+        self._unfinished = budget
+        return budget
 
     def _is_spent(self, budget: Budget) -> bool:
         num_envs = self.environments.num_envs
