@@ -300,9 +300,8 @@ class PPO:
             timesteps=timesteps, episodes=episodes, first_timestep=self.timesteps, first_episode=self.episodes
         )
         if self._is_spent(budget):
-            raise ValueError(
-                f"total_timesteps={timesteps}: less than one step of each of {self.environments.num_envs} environments; give more"
-            )
+            envs_text = f"one step of each of {self.environments.num_envs} environments"
+            raise ValueError(f"total_timesteps={timesteps}: less than {envs_text}; give more")
         self._unfinished = budget
         return budget
 
