@@ -2,30 +2,34 @@
 
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Never, Self
+from typing import Any, Self
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
-from hybridrl import checkpoints, envs, recipes
+from hybridrl import checkpoints, envs
 from hybridrl.algorithms import PPOConfig, PPOLearner
-from hybridrl.data import RolloutStorage
-from hybridrl.envs import ActionSpec, Environments, Episode
+from hybridrl.building import (
+    EnvSource,
+    check_alike,
+    interface,
+    make_environments,
+    make_policy,
+    make_storage,
+    resolve_recipe,
+)
+from hybridrl.envs import Environments, Episode
 from hybridrl.execution import Budget, Collector, Iteration, synchronous
-from hybridrl.networks import ActorCritic, CategoricalHead, GaussianHead, Head, ObservationNormalizer, Policy
 from hybridrl.placement import Placement
 from hybridrl.profiling import NullTimer, PhaseTimer
+from hybridrl.progress import ProgressBar
 from hybridrl.recipes import PPORecipe
 from hybridrl.results import TrainingLog, TrainingResult
 
-EnvSource = str | Callable[[], gym.Env[Any, Any]] | gym.vector.VectorEnv[Any, Any, Any]
 Callback = Callable[[Iteration], bool | None]
 Array = npt.NDArray[Any]
 
@@ -69,9 +73,9 @@ class PPO:
             raise ValueError(f"schedule={schedule!r}: expected 'sync', the one that this version has")
         self.placement, self.schedule, self.seed = Placement.parse(placement), schedule, seed
         initial, *streams, self._env_seed = envs.spread_seeds(seed, 5)
-        self.recipe = _recipe(recipe, env)
-        self.environments = _environments(env, self.recipe)
-        self.policy = _policy(self.environments, network, self.recipe, initial)
+        self.recipe = resolve_recipe(recipe, env)
+        self.environments = make_environments(env, self.recipe)
+        self.policy = make_policy(self.environments, network, self.recipe, initial)
         self._generators = {
             name: torch.Generator().manual_seed(stream)
             for name, stream in zip(("act", "learn", "predict"), streams, strict=True)
@@ -92,7 +96,7 @@ class PPO:
         self.collector = Collector(
             self.environments,
             self.policy,
-            _storage(self.environments, self.recipe),
+            make_storage(self.environments, self.recipe),
             generator=self._generators["act"],
             seed=self._env_seed,
             timer=NullTimer(),
@@ -142,11 +146,11 @@ class PPO:
             checkpoints.check_target(checkpoint)  # now, not after hours of training
         budget = self._budget(total_timesteps, total_episodes, resume)
         log = TrainingLog(first_timestep=self.timesteps)
-        with self._timed() as timer, _progress_bar(budget, progress_bar) as bar:
+        with self._timed() as timer, ProgressBar(budget, wanted=progress_bar) as bar:
             rows = self.recipe.ppo.rollout_steps
             for iteration in synchronous(self.collector, self.learner, budget, rows=rows, timer=timer):
                 log.add(iteration)
-                _advance(bar, budget.spent(timesteps=self.timesteps, episodes=self.episodes), log)
+                bar.advance(budget.spent(timesteps=self.timesteps, episodes=self.episodes), log.episodes)
                 if checkpoint is not None and len(log.updates) % checkpoint_every == 0:
                     self.save(checkpoint)
                 if callback is not None and _says_stop(callback(iteration)):
@@ -204,7 +208,7 @@ class PPO:
         if type(episodes) is not int or episodes < 1:
             raise ValueError(f"episodes={episodes!r}: expected a whole number of at least 1")
         if environments is not None:
-            _check_alike(environments, _interface(self.environments), "the agent was")
+            check_alike(environments, interface(self.environments), "the agent was")
         chosen = environments or self.environments.clone(min(episodes, 16))
         seed = envs.spread_seeds(self.seed, 6)[-1] if seed is None else seed
         try:
@@ -219,12 +223,12 @@ class PPO:
         Networks, normalisers, optimiser, random number generators and counters are kept. Environments aren't: a
         loaded agent starts new episodes, from seeds derived from its own.
         """
-        interface = _interface(self.environments)
+        seen = interface(self.environments)
         data = {
             "algorithm": "ppo",
             "environment": self._env_id,
-            "observation_shape": interface["observations"],
-            "action": interface["actions"],
+            "observation_shape": seen["observations"],
+            "action": seen["actions"],
             "recipe": self.recipe.to_dict(),
             "custom_network": self._custom_network,
             "seed": self.seed,
@@ -232,7 +236,6 @@ class PPO:
             "episodes": self.episodes,
             "resumes": self._resumes,
             "unfinished": None if self._unfinished is None else dataclasses.asdict(self._unfinished),
-            "optimizer": [group["lr"] for group in self.learner.optimizer.param_groups],
         }
         checkpoints.write(path, self._tensors(), data)
 
@@ -269,7 +272,7 @@ class PPO:
         source: EnvSource = data["environment"] if env is None else env
         agent = cls(source, recipe, network=network, placement=placement, seed=data["seed"])
         saved = {"observations": data["observation_shape"], "actions": data["action"]}
-        _check_alike(agent.environments, saved, f"{os.fspath(path)}:")
+        check_alike(agent.environments, saved, f"{os.fspath(path)}:")
         checkpoints.check_same_shapes(tensors, agent._wanted_tensors(tensors), os.fspath(path))
         agent._restore(tensors, data)
         return agent
@@ -297,10 +300,14 @@ class PPO:
             return self._unfinished
         if timesteps is None and episodes is None:
             timesteps, episodes = self.recipe.budget.timesteps, self.recipe.budget.episodes
-        self._unfinished = Budget(
+        budget = Budget(
             timesteps=timesteps, episodes=episodes, first_timestep=self.timesteps, first_episode=self.episodes
         )
-        return self._unfinished
+        if self._is_spent(budget):
+            envs_text = f"one step of each of {self.environments.num_envs} environments"
+            raise ValueError(f"total_timesteps={timesteps}: less than {envs_text}; give more")
+        self._unfinished = budget
+        return budget
 
     def _is_spent(self, budget: Budget) -> bool:
         num_envs = self.environments.num_envs
@@ -330,8 +337,8 @@ class PPO:
         """What a file should hold to be restored here; the optimiser's part is empty before its first step."""
         wanted = self._tensors()
         if any(name.startswith("optimizer.") for name in found):
-            for index, group in enumerate(self.learner.optimizer.param_groups):
-                (leaf,) = group["params"]
+            leaves = (leaf for group in self.learner.optimizer.param_groups for leaf in group["params"])
+            for index, leaf in enumerate(leaves):
                 moments = {"step": torch.zeros(()), "exp_avg": leaf, "exp_avg_sq": leaf}
                 wanted |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
         return wanted
@@ -347,8 +354,6 @@ class PPO:
         optimizer.load_state_dict(
             {"state": {i: s for i, s in states.items() if s}, "param_groups": optimizer.state_dict()["param_groups"]}
         )
-        for group, rate in zip(optimizer.param_groups, data["optimizer"], strict=True):
-            group["lr"] = rate
         self.collector.timesteps, self.collector.episodes = data["timesteps"], data["episodes"]
         self._unfinished = None if data["unfinished"] is None else Budget(**data["unfinished"])
         self._resumes = data["resumes"] + 1
@@ -357,96 +362,14 @@ class PPO:
 
 _SAVED = (
     *("algorithm", "environment", "observation_shape", "action", "recipe", "custom_network", "seed"),
-    *("timesteps", "episodes", "resumes", "unfinished", "optimizer"),
+    *("timesteps", "episodes", "resumes", "unfinished"),
 )
-
-
-def _interface(environments: Environments) -> dict[str, list[Any]]:
-    """What a policy sees of environments, in plain values."""
-    action = environments.action
-    return {"observations": list(environments.observation.shape), "actions": [action.kind, action.size]}
-
-
-def _check_alike(environments: Environments, made_for: dict[str, Any], whose: str) -> None:
-    here = _interface(environments)
-    if here != made_for:
-        raise ValueError(
-            f"{whose} made for observations {made_for['observations']} and actions {made_for['actions']}; "
-            f"this environment has {here['observations']} and {here['actions']}"
-        )
-
-
-def _recipe(recipe: str | PPORecipe | PPOConfig, env: EnvSource) -> PPORecipe:
-    if isinstance(recipe, str):
-        recipe = recipes.ppo(recipe, env if isinstance(env, str) else None)
-    elif isinstance(recipe, PPOConfig):
-        recipe = PPORecipe(ppo=recipe)
-    elif not isinstance(recipe, PPORecipe):
-        raise ValueError(f"recipe={recipe!r}: expected a name such as 'default', a PPORecipe or a PPOConfig")
-    if isinstance(env, gym.vector.VectorEnv):
-        return dataclasses.replace(recipe, num_envs=env.num_envs)
-    return recipe
-
-
-def _environments(env: EnvSource, recipe: PPORecipe) -> Environments:
-    return envs.make(env, recipe.num_envs, max_episode_steps=recipe.max_episode_steps, bounds=recipe.bounds)
-
-
-def _policy(environments: Environments, network: nn.Module | None, recipe: PPORecipe, seed: int) -> Policy:
-    """Build the policy; torch's global generator is left as it was."""
-    head, shape = _head(environments.action), environments.observation.shape
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        built = network if network is not None else ActorCritic(int(np.prod(shape)), head, recipe.network)
-        _check_single_precision(built)
-        policy = Policy(built, head, ObservationNormalizer(shape, enabled=recipe.normalize_observation))
-        policy.check(torch.from_numpy(np.zeros((2, *shape), environments.observation.dtype)))
-    return policy
-
-
-def _check_single_precision(network: nn.Module) -> None:
-    for name, parameter in network.named_parameters():
-        if parameter.dtype != torch.float32:
-            raise ValueError(f"the network's {name} is {parameter.dtype}: expected torch.float32, call network.float()")
-
-
-def _head(action: ActionSpec) -> Head:
-    return CategoricalHead(action.size) if action.kind == "discrete" else GaussianHead(action.size)
-
-
-def _storage(environments: Environments, recipe: PPORecipe) -> RolloutStorage:
-    rows = recipe.ppo.rollout_steps or environments.max_episode_steps
-    if rows is None:
-        raise ValueError("rollout_steps=None (whole episodes) needs a time limit: give the recipe max_episode_steps")
-    action = environments.action
-    return RolloutStorage(
-        rows,
-        environments.num_envs,
-        observation_shape=environments.observation.shape,
-        observation_dtype=environments.observation.dtype,
-        action_size=None if action.kind == "discrete" else action.size,
-    )
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
 
 
-def _progress_bar(budget: Budget, wanted: bool) -> "tqdm[Never]":
-    """On stderr, and only where that is a terminal: a log file or a notebook's output isn't the place."""
-    shown = wanted and not os.environ.get("HYBRIDRL_QUIET") and sys.stderr.isatty()
-    unit = "step" if budget.timesteps else "episode"
-    return tqdm(total=budget.amount, unit=f" {unit}s", unit_scale=True, file=sys.stderr, disable=not shown)
-
-
 def _says_stop(answer: object) -> bool:
     """False does, NumPy's too (a comparison of means gives one); None doesn't."""
     return isinstance(answer, bool | np.bool_) and not answer
-
-
-def _advance(bar: "tqdm[Never]", spent: int, log: TrainingLog) -> None:
-    if bar.disable:
-        return
-    bar.update(spent - bar.n)
-    if log.episodes:
-        bar.set_postfix_str(f"return {np.mean([e.return_ for e in log.episodes[-20:]]):.1f}")

@@ -125,15 +125,15 @@ def tuned_ppo_pendulum() -> PPORecipe:
         ppo=PPOConfig(
             rollout_steps=128,
             epochs=10,
-            minibatch_size=256,
+            minibatch_size=128,
             gamma=0.9,
-            learning_rate=3e-3,
+            learning_rate=1e-3,
             anneal=True,
             reward_scale=0.1,
         ),
         num_envs=8,
         bounds="scale",
-        budget=Budget(timesteps=150_000),
+        budget=Budget(timesteps=200_000),
     )
 
 

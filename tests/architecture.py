@@ -23,6 +23,8 @@ LEVELS = {
     "execution": 3,
     "advisor": 3,
     "checkpoints": 4,
+    "building": 4,
+    "progress": 4,
     "results": 4,
     "recipes": 4,
     "agents": 4,

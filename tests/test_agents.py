@@ -114,7 +114,7 @@ def test_each_use_of_randomness_has_a_stream_of_its_own() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 1.5, None, "0"])
 def test_a_wrong_seed_is_refused(seed: Any) -> None:
-    with pytest.raises(ValueError, match=r"seed=.*an integer >= 0") as error:
+    with pytest.raises(ValueError, match=r"seed=.*an integer of at least 0") as error:
         hrl.PPO("CartPole-v1", SMALL, seed=seed)
     line(error)
 
@@ -152,7 +152,7 @@ def test_the_recipe_s_budget_is_used_where_none_is_given() -> None:
     assert agent.learn().timesteps == 96
 
 
-@pytest.mark.parametrize("steps", [1, 2, 33, 95])
+@pytest.mark.parametrize("steps", [2, 3, 33, 95])
 def test_no_step_is_taken_beyond_the_budget(steps: int) -> None:
     made = list[CountingEnv]()
 
@@ -753,10 +753,31 @@ def test_a_network_of_one_s_own_is_needed_again(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="made with a network of your own; give one like it as network=") as error:
         hrl.PPO.load(tmp_path / "x")
     line(error)
-    with pytest.raises(ValueError, match=r"network\.body\.bias is \[8\] in the file and \[9\] here") as error:
+    with pytest.raises(ValueError, match=r"policy\.network\.frozen is \[8\] in the file and \[9\] here") as error:
         hrl.PPO.load(tmp_path / "x", network=Own(width=9))
     line(error)
     assert same(state(hrl.PPO.load(tmp_path / "x", network=Own())), state(agent))
+
+
+class CriticBetween(nn.Module):
+    """The rest of the parameters lies in two stretches, before and after the critic's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.critic, self.actor = nn.Linear(4, 8), nn.Linear(8, 1), nn.Linear(8, 2)
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        features = torch.tanh(self.body(observation))
+        return self.actor(features), self.critic(features).squeeze(-1)
+
+
+def test_a_critic_between_other_layers_is_saved_with_its_moments(tmp_path: Path) -> None:
+    agent = hrl.PPO("CartPole-v1", CRITIC, network=CriticBetween())
+    agent.learn(total_timesteps=64)
+    agent.save(tmp_path / "x")
+    loaded = hrl.PPO.load(tmp_path / "x", network=CriticBetween())
+    assert same(state(loaded), state(agent))
+    loaded.learn(total_timesteps=64)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -846,3 +867,11 @@ def test_an_identity_is_learnt_a_little() -> None:
     agent.learn(total_timesteps=3_000)
     after = np.mean([e.return_ for e in agent.evaluate(16)])
     assert before < 14 < 18 < after
+
+
+def test_a_budget_below_one_vector_step_is_refused_not_ignored() -> None:
+    agent = hrl.PPO("CartPole-v1", recipe="default")
+    with pytest.raises(ValueError, match="one step of each of 8 environments") as error:
+        agent.learn(total_timesteps=7)
+    line(error)
+    assert agent.timesteps == 0

@@ -76,7 +76,7 @@ def test_train_as_json_is_one_object_with_the_changed_recipe(capsys):
         (["train", "ppo", "CartPole-v1", "--total-timesteps", "5", "--total-episodes", "5"], "not allowed with"),
         (["train", "ppo", "CartPole-v1", "--set", "lr=1"], "learning_rate"),
         (["train", "ppo", "CartPole-v1", "--set", "gamma"], "FIELD=VALUE"),
-        (["train", "ppo", "CartPole-v1", "--set", "gamma=2"], "from 0 to 1"),
+        (["train", "ppo", "CartPole-v1", "--set", "gamma=2"], "at most 1"),
         (["train", "ppo", "CartPole-v1", "--set", "gamma=high"], "expected float"),
         (["train", "ppo", "CartPole-v1", "--set", "epochs=1.5"], "expected int"),
         (["train", "ppo", "CartPole-v1", "--set", "truncation=ignore"], "expected"),

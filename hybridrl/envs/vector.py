@@ -183,7 +183,7 @@ def spread_seeds(seed: int, count: int) -> list[int]:
     hand their seed to C.
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed={seed!r}: expected None or an integer >= 0")
+        raise ValueError(f"seed={seed!r}: expected an integer of at least 0")
     words = np.random.SeedSequence(int(seed)).generate_state(2 * count + 16, np.uint32) >> 1
     return list(dict.fromkeys(words.tolist()))[:count]
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from hybridrl import recipes
 from hybridrl.envs import Episode
 from hybridrl.experiments import learning
 from hybridrl.experiments.learning import THRESHOLDS, SeedRun, Threshold
+from hybridrl.recipes import PPORecipe, tuned_ppo_cartpole
 
 CARTPOLE = THRESHOLDS[0]
 
@@ -32,7 +32,7 @@ def test_record_holds_every_seed_and_its_curve() -> None:
     assert record.series["score"].values == (475.0, 474.9, 500.0)
     assert record.series["return of seed 0"].values == (20.0, 475.0)
     assert record.series["steps of seed 0"].values == (50, 100)
-    assert record.config["recipe"] == recipes.ppo(CARTPOLE.recipe, CARTPOLE.env).to_dict()
+    assert PPORecipe.from_dict(record.config["recipe"]) == tuned_ppo_cartpole()
 
 
 @pytest.mark.parametrize(("scale", "count"), [("smoke", 1), ("quick", 3), ("full", 5)])

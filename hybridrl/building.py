@@ -1,0 +1,91 @@
+"""How an agent is put together: recipe, environments, policy and storage from what the user named."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import nn
+
+from hybridrl import envs, recipes
+from hybridrl.algorithms import PPOConfig
+from hybridrl.data import RolloutStorage
+from hybridrl.envs import ActionSpec, Environments
+from hybridrl.networks import ActorCritic, CategoricalHead, GaussianHead, Head, ObservationNormalizer, Policy
+from hybridrl.recipes import PPORecipe
+
+EnvSource = str | Callable[[], gym.Env[Any, Any]] | gym.vector.VectorEnv[Any, Any, Any]
+
+
+def interface(environments: Environments) -> dict[str, list[Any]]:
+    """What a policy sees of environments, in plain values."""
+    action = environments.action
+    return {"observations": list(environments.observation.shape), "actions": [action.kind, action.size]}
+
+
+def check_alike(environments: Environments, made_for: dict[str, Any], whose: str) -> None:
+    """Raise a ``ValueError`` unless a policy made for those observations and actions fits the environments."""
+    here = interface(environments)
+    if here != made_for:
+        raise ValueError(
+            f"{whose} made for observations {made_for['observations']} and actions {made_for['actions']}; "
+            f"this environment has {here['observations']} and {here['actions']}"
+        )
+
+
+def resolve_recipe(recipe: str | PPORecipe | PPOConfig, env: EnvSource) -> PPORecipe:
+    """The recipe that a name or a config stands for; a vector environment brings its own number of environments."""
+    if isinstance(recipe, str):
+        recipe = recipes.ppo(recipe, env if isinstance(env, str) else None)
+    elif isinstance(recipe, PPOConfig):
+        recipe = PPORecipe(ppo=recipe)
+    elif not isinstance(recipe, PPORecipe):
+        raise ValueError(f"recipe={recipe!r}: expected a name such as 'default', a PPORecipe or a PPOConfig")
+    if isinstance(env, gym.vector.VectorEnv):
+        return dataclasses.replace(recipe, num_envs=env.num_envs)
+    return recipe
+
+
+def make_environments(env: EnvSource, recipe: PPORecipe) -> Environments:
+    """The environments that a recipe asks for."""
+    return envs.make(env, recipe.num_envs, max_episode_steps=recipe.max_episode_steps, bounds=recipe.bounds)
+
+
+def make_policy(environments: Environments, network: nn.Module | None, recipe: PPORecipe, seed: int) -> Policy:
+    """Build the policy; torch's global generator is left as it was."""
+    head, shape = make_head(environments.action), environments.observation.shape
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        built = network if network is not None else ActorCritic(int(np.prod(shape)), head, recipe.network)
+        _check_single_precision(built)
+        policy = Policy(built, head, ObservationNormalizer(shape, enabled=recipe.normalize_observation))
+        policy.check(torch.from_numpy(np.zeros((2, *shape), environments.observation.dtype)))
+    return policy
+
+
+def _check_single_precision(network: nn.Module) -> None:
+    for name, parameter in network.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise ValueError(f"the network's {name} is {parameter.dtype}: expected torch.float32, call network.float()")
+
+
+def make_head(action: ActionSpec) -> Head:
+    """The distribution over an environment's actions."""
+    return CategoricalHead(action.size) if action.kind == "discrete" else GaussianHead(action.size)
+
+
+def make_storage(environments: Environments, recipe: PPORecipe) -> RolloutStorage:
+    """Room for one rollout of a recipe."""
+    rows = recipe.ppo.rollout_steps or environments.max_episode_steps
+    if rows is None:
+        raise ValueError("rollout_steps=None (whole episodes) needs a time limit: give the recipe max_episode_steps")
+    action = environments.action
+    return RolloutStorage(
+        rows,
+        environments.num_envs,
+        observation_shape=environments.observation.shape,
+        observation_dtype=environments.observation.dtype,
+        action_size=None if action.kind == "discrete" else action.size,
+    )
