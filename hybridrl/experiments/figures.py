@@ -207,6 +207,7 @@ def learning_curve(
     ax.plot(grid, median, color=color, linewidth=2, linestyle=MARKS[source].line, marker="", label=seeds)
     ax.set_xlabel("environment steps")
     ax.set_ylabel("return of an episode")
+    ax.locator_params(axis="x", nbins=5)  # six-figure labels must not touch
     ax.xaxis.set_major_formatter(_tick)
 
 
