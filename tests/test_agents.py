@@ -35,12 +35,7 @@ NORMALIZED = dataclasses.replace(SMALL, normalize_observation=True, normalize_re
 CRITIC = dataclasses.replace(SMALL, ppo=dataclasses.replace(CONFIG, critic_learning_rate=1e-2, anneal=True))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def counting(length: int = 5, **options: Any) -> Callable[[], CountingEnv]:

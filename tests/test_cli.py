@@ -18,11 +18,7 @@ from hybridrl.experiments.records import read_record
 SMALL = ["--set", "rollout_steps=16", "--set", "num_envs=2", "--set", "hidden=(8,)", "--set", "epochs=1"]
 
 
-@pytest.fixture(autouse=True)
-def _threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")  # it restores what --threads changes
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -150,7 +146,10 @@ def start(path: Path) -> subprocess.Popen[str]:
     """A long training run as a process of its own, saving often."""
     command = [sys.executable, "-m", "hybridrl", "train", "ppo", "CartPole-v1", "--total-timesteps", "3000000"]
     command += ["--checkpoint", str(path), "--checkpoint-every", "1", "--threads", "1", *SMALL]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    # What runs in the background of a shell script ignores Ctrl-C, and so would its children.
+    heed = None if sys.platform == "win32" else lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, **pipes, text=True, env=dict(os.environ), preexec_fn=heed)
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:

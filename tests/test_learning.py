@@ -1,13 +1,11 @@
 """Learning, by threshold: final weights, stated budgets, fixed seeds, one thread."""
 
 import dataclasses
-from collections.abc import Iterator
 from statistics import fmean
 
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 
 import hybridrl as hrl
 from hybridrl import recipes
@@ -15,15 +13,7 @@ from hybridrl.algorithms import PPOConfig
 from hybridrl.recipes import PPORecipe
 from hybridrl.testing import IdentityEnv
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 def evaluated(agent: hrl.PPO, episodes: int = 100) -> float:

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -35,12 +35,7 @@ HEADS: dict[str, Head] = {"categorical": CategoricalHead(3), "gaussian": Gaussia
 INPUTS = 4
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_policy(head: Head, *, normalize: bool = False, seed: int = 0, dtype: torch.dtype = torch.float64) -> Policy:
