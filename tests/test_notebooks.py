@@ -190,6 +190,7 @@ def test_noise_is_seen(output: NotebookNode) -> None:
         ([result("4")], [], False),
         ([stream("a\n"), stream("b\n")], [stream("a\nb\n")], True),
         ([stream("a\nb\n")], [stream("a\n")], False),
+        ([stream("a\nb\n")], [stream("a\n\nb\n")], True),  # as the builder joins "a" and "\nb\n"
         ([result("took 1.25 s")], [result("took 18 ms")], True),
         ([result("<A at 0x7f00dead00>")], [result("<A at 0x7f00beef00>")], True),
         ([result("38,000 steps/s")], [result("9 steps/s")], True),
