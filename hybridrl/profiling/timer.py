@@ -130,6 +130,8 @@ class PhaseTimer:
     ``synchronize``, where given, is called at both ends of every phase, so that work queued on an asynchronous
     device is charged to the phase that queued it; leave it out on the CPU. It slows the run by the overlap
     that it prevents, which the report's overhead doesn't include.
+
+    The book builds a small one in chapter 1, "The GPU that made it slower".
     """
 
     def __init__(
