@@ -1,11 +1,11 @@
 """The command line: what it prints, and one line with exit code 2 for each mistake."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -142,14 +142,22 @@ def test_an_existing_checkpoint_is_not_overwritten_by_accident(capsys, tmp_path)
     assert path.read_bytes() == b"something dear"
 
 
-def start(path: Path) -> subprocess.Popen[str]:
-    """A long training run as a process of its own, saving often."""
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A long training run as a process of its own, which has saved once; it doesn't outlive the test."""
+    path = tmp_path / "agent.safetensors"
     command = [sys.executable, "-m", "hybridrl", "train", "ppo", "CartPole-v1", "--total-timesteps", "3000000"]
     command += ["--checkpoint", str(path), "--checkpoint-every", "1", "--threads", "1", *SMALL]
     # What runs in the background of a shell script ignores Ctrl-C, and so would its children.
     heed = None if sys.platform == "win32" else lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, **pipes, text=True, env=dict(os.environ), preexec_fn=heed)
+    process = subprocess.Popen(command, **pipes, text=True, preexec_fn=heed)
+    try:
+        wait_for(path, process)
+        yield process, path
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
@@ -161,11 +169,9 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
-def test_a_killed_run_resumes_with_its_budget(capsys, tmp_path):
+def test_a_killed_run_resumes_with_its_budget(training):
     """Nothing is lost but the steps since the last save; a budget counts from where it began."""
-    path = tmp_path / "agent.safetensors"
-    process = start(path)
-    wait_for(path, process)
+    process, path = training
     process.kill()
     process.communicate()
     from hybridrl import PPO
@@ -179,12 +185,10 @@ def test_a_killed_run_resumes_with_its_budget(capsys, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_ctrl_c_ends_in_one_line(tmp_path):
-    path = tmp_path / "agent.safetensors"
-    process = start(path)
-    wait_for(path, process)
+def test_ctrl_c_ends_in_one_line(training):
+    process, path = training
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == cli.INTERRUPTED
     assert err.splitlines() == [f"hybridrl train: interrupted; go on with --resume --checkpoint {path}"]
-    assert [p.name for p in tmp_path.iterdir()] == ["agent.safetensors"]
+    assert [p.name for p in path.parent.iterdir()] == ["agent.safetensors"]
