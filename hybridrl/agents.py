@@ -71,8 +71,10 @@ class PPO:
     ) -> None:
         if schedule != "sync":
             raise ValueError(f"schedule={schedule!r}: expected 'sync', the one that this version has")
-        self.placement, self.schedule, self.seed = Placement.parse(placement), schedule, seed
+        self.placement, self.schedule = Placement.parse(placement), schedule
         initial, *streams, self._env_seed = envs.spread_seeds(seed, 5)
+        self.seed = int(seed)
+        self._learning = False
         self.recipe = resolve_recipe(recipe, env)
         self.environments = make_environments(env, self.recipe)
         self.policy = make_policy(self.environments, network, self.recipe, initial)
@@ -106,6 +108,11 @@ class PPO:
     def timesteps(self) -> int:
         """Environment steps taken since the agent was made."""
         return self.collector.timesteps
+
+    @property
+    def unfinished(self) -> Budget | None:
+        """The budget that ``learn(resume=True)`` would go on with; None where nothing was interrupted."""
+        return self._unfinished
 
     @property
     def episodes(self) -> int:
@@ -142,6 +149,10 @@ class PPO:
         """
         if type(checkpoint_every) is not int or checkpoint_every < 1:
             raise ValueError(f"checkpoint_every={checkpoint_every!r}: expected a whole number of at least 1 update")
+        if callback is not None and not callable(callback):
+            raise ValueError(f"callback={callback!r:.60}: expected a function of one Iteration")
+        if self._learning:
+            raise ValueError("learn() was called inside learn(): a callback may evaluate and save, but not learn")
         if checkpoint is not None:
             checkpoints.check_target(checkpoint)  # now, not after hours of training
         budget = self._budget(total_timesteps, total_episodes, resume)
@@ -208,6 +219,10 @@ class PPO:
         if type(episodes) is not int or episodes < 1:
             raise ValueError(f"episodes={episodes!r}: expected a whole number of at least 1")
         if environments is not None:
+            if not isinstance(environments, Environments):
+                raise ValueError(f"environments={environments!r:.60}: expected what hybridrl.envs.make(...) returns")
+            if environments is self.environments:
+                raise ValueError("these are the environments trained on, in the middle of episodes: give others")
             check_alike(environments, interface(self.environments), "the agent was")
         chosen = environments or self.environments.clone(min(episodes, 16))
         seed = envs.spread_seeds(self.seed, 6)[-1] if seed is None else seed
@@ -227,8 +242,8 @@ class PPO:
         data = {
             "algorithm": "ppo",
             "environment": self._env_id,
-            "observation_shape": seen["observations"],
-            "action": seen["actions"],
+            "observations": seen["observations"],
+            "actions": seen["actions"],
             "recipe": self.recipe.to_dict(),
             "custom_network": self._custom_network,
             "seed": self.seed,
@@ -268,13 +283,19 @@ class PPO:
             raise ValueError(f"{os.fspath(path)}: made with a network of your own; give one like it as network=")
         if env is None and data["environment"] is None:
             raise ValueError(f"{os.fspath(path)}: made without a Gymnasium id; give the environment as env=")
+        if env is None and ":" in data["environment"]:
+            # "module:Id" imports the module: a file must not decide what is imported.
+            raise ValueError(f"{os.fspath(path)}: made with {data['environment']!r}; if you trust it, give it as env=")
         recipe = PPORecipe.from_dict(data["recipe"])
         source: EnvSource = data["environment"] if env is None else env
         agent = cls(source, recipe, network=network, placement=placement, seed=data["seed"])
-        saved = {"observations": data["observation_shape"], "actions": data["action"]}
+        saved = {"observations": data["observations"], "actions": data["actions"]}
         check_alike(agent.environments, saved, f"{os.fspath(path)}:")
         checkpoints.check_same_shapes(tensors, agent._wanted_tensors(tensors), os.fspath(path))
-        agent._restore(tensors, data)
+        try:
+            agent._restore(tensors, data)
+        except (TypeError, RuntimeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{os.fspath(path)}: damaged ({' '.join(str(error).split())})") from None
         return agent
 
     def close(self) -> None:
@@ -285,10 +306,12 @@ class PPO:
     def _timed(self) -> Iterator[PhaseTimer]:
         """Time the phases of collector and learner; outside, they run untimed."""
         timer = self.learner.timer = self.collector.timer = PhaseTimer()
+        self._learning = True
         try:
             with timer.run():
                 yield timer
         finally:
+            self._learning = False
             self.learner.timer = self.collector.timer = NullTimer()
 
     def _budget(self, timesteps: int | None, episodes: int | None, resume: bool) -> Budget:
@@ -314,7 +337,10 @@ class PPO:
         return budget.is_spent(timesteps=self.timesteps, episodes=self.episodes, num_envs=num_envs)
 
     def _notes(self) -> tuple[str, ...]:
-        return (self.environments.description, f"placement {self.placement}, schedule {self.schedule}")
+        action = self.environments.action
+        bounds = {"scale": "scaled to", "clip": "clipped to"}[action.bounds]
+        actions = (f"actions {bounds} their bounds",) if action.kind == "continuous" else ()
+        return (self.environments.description, *actions, f"placement {self.placement}, schedule {self.schedule}")
 
     def _choose(self, observation: Array, deterministic: bool) -> Array:
         """Actions in the network's terms."""
@@ -361,7 +387,7 @@ class PPO:
 
 
 _SAVED = (
-    *("algorithm", "environment", "observation_shape", "action", "recipe", "custom_network", "seed"),
+    *("algorithm", "environment", "observations", "actions", "recipe", "custom_network", "seed"),
     *("timesteps", "episodes", "resumes", "unfinished"),
 )
 
@@ -371,5 +397,7 @@ def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _says_stop(answer: object) -> bool:
-    """False does, NumPy's too (a comparison of means gives one); None doesn't."""
+    """False does, NumPy's and torch's too (a comparison of means gives one); None doesn't."""
+    if isinstance(answer, np.ndarray | Tensor):
+        answer = answer.item()
     return isinstance(answer, bool | np.bool_) and not answer

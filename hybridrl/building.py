@@ -21,8 +21,12 @@ EnvSource = str | Callable[[], gym.Env[Any, Any]] | gym.vector.VectorEnv[Any, An
 
 def interface(environments: Environments) -> dict[str, list[Any]]:
     """What a policy sees of environments, in plain values."""
-    action = environments.action
-    return {"observations": list(environments.observation.shape), "actions": [action.kind, action.size]}
+    action, observation = environments.action, environments.observation
+    bounds = [action.bounds] if action.kind == "continuous" else []
+    return {
+        "observations": [*observation.shape, observation.dtype.name],
+        "actions": [action.kind, action.size, *bounds],
+    }
 
 
 def check_alike(environments: Environments, made_for: dict[str, Any], whose: str) -> None:
@@ -32,7 +36,12 @@ def check_alike(environments: Environments, made_for: dict[str, Any], whose: str
         raise ValueError(
             f"{whose} made for observations {made_for['observations']} and actions {made_for['actions']}; "
             f"this environment has {here['observations']} and {here['actions']}"
+            + ("; see Environments.bound_actions" if _differ_in_bounds(here, made_for) else "")
         )
+
+
+def _differ_in_bounds(a: dict[str, list[Any]], b: dict[str, list[Any]]) -> bool:
+    return a["observations"] == b["observations"] and a["actions"][:2] == b["actions"][:2]
 
 
 def resolve_recipe(recipe: str | PPORecipe | PPOConfig, env: EnvSource) -> PPORecipe:
@@ -50,7 +59,10 @@ def resolve_recipe(recipe: str | PPORecipe | PPOConfig, env: EnvSource) -> PPORe
 
 def make_environments(env: EnvSource, recipe: PPORecipe) -> Environments:
     """The environments that a recipe asks for."""
-    return envs.make(env, recipe.num_envs, max_episode_steps=recipe.max_episode_steps, bounds=recipe.bounds)
+    made = envs.make(env, recipe.num_envs, max_episode_steps=recipe.max_episode_steps, bounds=recipe.bounds or "clip")
+    if recipe.bounds is None and made.action.kind == "continuous" and made.action.is_bounded:
+        made.bound_actions("scale")
+    return made
 
 
 def make_policy(environments: Environments, network: nn.Module | None, recipe: PPORecipe, seed: int) -> Policy:
@@ -58,15 +70,22 @@ def make_policy(environments: Environments, network: nn.Module | None, recipe: P
     head, shape = make_head(environments.action), environments.observation.shape
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if network is not None:
+            _check_network(network)
         built = network if network is not None else ActorCritic(int(np.prod(shape)), head, recipe.network)
-        _check_single_precision(built)
         policy = Policy(built, head, ObservationNormalizer(shape, enabled=recipe.normalize_observation))
-        policy.check(torch.from_numpy(np.zeros((2, *shape), environments.observation.dtype)))
+        policy.check(
+            (torch.rand(2, *shape) * 2).type(torch.from_numpy(np.empty(0, environments.observation.dtype)).dtype)
+        )
     return policy
 
 
-def _check_single_precision(network: nn.Module) -> None:
+def _check_network(network: nn.Module) -> None:
+    if not isinstance(network, nn.Module):
+        raise ValueError(f"network={network!r:.60}: expected a torch.nn.Module that returns (parameters, value)")
     for name, parameter in network.named_parameters():
+        if parameter.is_meta:
+            raise ValueError(f"the network's {name} is on the meta device, without values: build it on the CPU")
         if parameter.dtype != torch.float32:
             raise ValueError(f"the network's {name} is {parameter.dtype}: expected torch.float32, call network.float()")
 

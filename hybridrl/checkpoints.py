@@ -1,12 +1,16 @@
 """Checkpoints: one safetensors file, its header holding what isn't a tensor as JSON. Nothing in it can execute."""
 
 import contextlib
+import glob
 import json
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -14,6 +18,7 @@ from torch import Tensor
 FORMAT = 1
 """Version of the layout; a reader refuses what it doesn't know."""
 _KEY = "hybridrl"
+_PARTIAL = ".partial"
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
@@ -28,7 +33,10 @@ def check_target(path: str | os.PathLike[str]) -> Path:
     Raises:
         ValueError: there is no such folder, or the path is one.
     """
-    target = Path(path)
+    try:
+        target = Path(os.path.realpath(path))  # through a link, to the file that it names
+    except TypeError:
+        raise ValueError(f"path {path!r:.60}: expected the path of a file") from None
     if not target.parent.is_dir():
         raise ValueError(f"{target}: there is no folder {str(target.parent)!r}; create it first")
     if target.is_dir():
@@ -54,12 +62,16 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], data: Map
         OSError: the file can't be written; the old one, if any, is untouched.
     """
     target = check_target(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    header = {_KEY: json.dumps({"format": FORMAT, **data}, allow_nan=False)}
+    partial = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}{_PARTIAL}")
+    header = {_KEY: json.dumps({"format": FORMAT, **data}, allow_nan=False, default=_number)}
+    _remove_abandoned(target)
     try:
+        partial.touch()
+        mode = partial.stat().st_mode  # what the user's umask makes of a new file; safetensors would make it private
         save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, partial, header)
         with partial.open("r+b") as file:  # Windows flushes only what is open for writing
             os.fsync(file.fileno())
+        partial.chmod(mode)
         os.replace(partial, target)
     except (SafetensorError, OSError) as error:
         raise OSError(f"{target}: can't be written ({_one_line(error)})") from error
@@ -87,6 +99,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except FileNotFoundError:
         raise ValueError(f"{os.fspath(path)}: no such file") from None
+    except TypeError:
+        raise ValueError(f"path {path!r:.60}: expected the path of a file") from None
     except (SafetensorError, OSError) as error:
         message = f"{os.fspath(path)}: not a readable checkpoint ({_one_line(error)}); was it cut short?"
         raise ValueError(message) from None
@@ -125,6 +139,21 @@ def _data(path: str, header: Mapping[str, str]) -> dict[str, Any]:
     if found != FORMAT:
         raise ValueError(f"{path}: format {found}, expected {FORMAT}; update hybridrl")
     return dict(data)
+
+
+def _number(value: Any) -> Any:
+    """NumPy's scalars as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} can't be written as JSON")
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what writers left that were killed in the middle."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*{_PARTIAL}"):
+        owner = left.name.split(".")[-3]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            left.unlink(missing_ok=True)
 
 
 def _one_line(error: Exception) -> str:

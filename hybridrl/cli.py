@@ -4,6 +4,7 @@ import argparse
 import ast
 import dataclasses
 import json
+import math
 import os
 import sys
 import types
@@ -34,21 +35,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Exit code, 0, or 2 for a mistake in the arguments or the files they name, 130 when interrupted.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without our characters gets "?", not a lost report
     options = _parser().parse_args(arguments)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _one_line_warning  # type: ignore[assignment]  # fewer parameters named
             options.run(options)
-    except (ValueError, OSError) as error:
+    except BrokenPipeError:  # the reader of our output (head, say) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, OSError, OverflowError, MemoryError) as error:
         print(f"hybridrl {options.command}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        checkpoint = getattr(options, "checkpoint", None)
+        checkpoint = None if getattr(options, "trained", False) else getattr(options, "checkpoint", None)
         cure = f"; go on with --resume --checkpoint {checkpoint}" if checkpoint and checkpoint.exists() else ""
         print(f"hybridrl {options.command}: interrupted{cure}", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output (head, say) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -79,12 +83,12 @@ def _add_train(commands: "argparse._SubParsersAction[_Parser]") -> None:
     train = commands.add_parser("train", help="train an agent and show where the time went")
     train.add_argument("algorithm", choices=("ppo",))
     train.add_argument("env", help="a Gymnasium id, such as CartPole-v1")
-    train.add_argument("--recipe", default="default", help="default, classic or tuned (default: %(default)s)")
+    train.add_argument("--recipe", help="default, classic or tuned (default: default)")
     train.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="change a field of the recipe")
     length = train.add_mutually_exclusive_group()
     length.add_argument("--total-timesteps", type=int, metavar="N", help="environment steps (default: the recipe's)")
     length.add_argument("--total-episodes", type=int, metavar="N", help="episodes, instead of steps")
-    train.add_argument("--seed", type=int, default=0, metavar="N", help="(default: %(default)s)")
+    train.add_argument("--seed", type=int, metavar="N", help="(default: 0)")
     train.add_argument("--placement", default="cpu", help="(default: %(default)s)")
     train.add_argument("--threads", type=int, metavar="N", help="torch threads (default: torch's own choice)")
     train.add_argument("--checkpoint", metavar="FILE", type=Path, help="save the agent here, during and after training")
@@ -103,11 +107,11 @@ def _train(options: argparse.Namespace) -> None:
     _set_threads(options.threads)
     resume = options.resume and options.checkpoint.exists()
     if resume:
-        agent = PPO.load(options.checkpoint, placement=options.placement)
+        _check_environment(options)
+        agent = PPO.load(options.checkpoint, env=options.env, placement=options.placement)
         _check_same(agent, options)
     else:
-        recipe = _changed(_named_recipe(options), options.set)
-        agent = PPO(options.env, recipe, placement=options.placement, seed=options.seed)
+        agent = PPO(options.env, _wanted_recipe(options), placement=options.placement, seed=options.seed or 0)
     try:
         _learn_and_show(agent, options, resume)
     finally:
@@ -123,6 +127,11 @@ def _learn_and_show(agent: Any, options: argparse.Namespace, resume: bool) -> No
         checkpoint_every=options.checkpoint_every,
         resume=resume,
     )
+    options.trained = True
+    if not options.json:
+        print(result, flush=True)  # before the evaluation, which may never end
+        if options.checkpoint is not None:
+            print(f"saved: {options.checkpoint}", flush=True)
     returns = [episode.return_ for episode in agent.evaluate(options.evaluate)] if options.evaluate else []
     if options.json:
         _print_json(
@@ -141,11 +150,8 @@ def _learn_and_show(agent: Any, options: argparse.Namespace, resume: bool) -> No
             }
         )
         return
-    print(result)
     if returns:
         print(f"evaluation: mean return {fmean(returns):.1f} over {len(returns)} episodes, most probable actions")
-    if options.checkpoint is not None:
-        print(f"saved: {options.checkpoint}")
 
 
 def _check_train(options: argparse.Namespace) -> None:
@@ -157,16 +163,37 @@ def _check_train(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.checkpoint} exists: add --resume to go on from it, or name another file")
 
 
+def _check_environment(options: argparse.Namespace) -> None:
+    from hybridrl import checkpoints
+
+    saved = checkpoints.read(options.checkpoint)[1].get("environment")
+    if saved != options.env:
+        raise ValueError(f"{options.checkpoint} was trained on {saved}, not {options.env}")
+
+
 def _check_same(agent: Any, options: argparse.Namespace) -> None:
-    """A resumed run keeps its own seed, recipe and budget; another environment is surely a mistake."""
-    if agent.environments.spec_id != options.env:
-        raise ValueError(f"{options.checkpoint} was trained on {agent.environments.spec_id}, not {options.env}")
+    """A resumed run keeps its own recipe, seed and budget: what is said of them must agree."""
+    left = agent.unfinished
+    if left is None:
+        raise ValueError(
+            f"{options.checkpoint}: its training is finished; to train it further, in Python: "
+            f"hybridrl.PPO.load({str(options.checkpoint)!r}).learn(...)"
+        )
+    differs = {
+        "--seed": options.seed not in (None, agent.seed),
+        "--total-timesteps": options.total_timesteps not in (None, left.timesteps),
+        "--total-episodes": options.total_episodes not in (None, left.episodes),
+        "--recipe or --set": bool(options.recipe or options.set) and _wanted_recipe(options) != agent.recipe,
+    }
+    for name, different in differs.items():
+        if different:
+            raise ValueError(f"{name} differs from what {options.checkpoint} began with: leave it out to go on")
 
 
-def _named_recipe(options: argparse.Namespace) -> Any:
+def _wanted_recipe(options: argparse.Namespace) -> Any:
     from hybridrl import recipes
 
-    return recipes.ppo(options.recipe, options.env)
+    return _changed(recipes.ppo(options.recipe or "default", options.env), options.set)
 
 
 def _changed(recipe: Any, assignments: Sequence[str]) -> Any:
@@ -227,13 +254,15 @@ def _machine(options: argparse.Namespace) -> None:
 
 def _reproduce(options: argparse.Namespace) -> None:
     from hybridrl.experiments import catalogue
-    from hybridrl.experiments.records import stamp, write_record
+    from hybridrl.experiments.records import records_folder, stamp, write_record
     from hybridrl.experiments.scale import VARIABLE
 
     if options.list:
         _list_experiments(options)
         return
-    experiment = catalogue.by_claim(options.claim) if options.claim else catalogue.by_name(options.experiment)
+    by_claim = options.claim is not None
+    experiment = catalogue.by_claim(options.claim) if by_claim else catalogue.by_name(options.experiment)
+    records_folder(options.records).mkdir(parents=True, exist_ok=True)  # now, not after the run
     if options.scale:
         os.environ[VARIABLE] = options.scale
     _set_threads(options.threads)
@@ -261,13 +290,22 @@ def _set_threads(threads: int | None) -> None:
 
     if threads is None:
         return
-    if threads < 1:
-        raise ValueError(f"--threads {threads}: expected at least 1")
+    if not 1 <= threads <= 1024:
+        raise ValueError(f"--threads {threads}: expected at least 1, at most 1024")
     torch.set_num_threads(threads)
 
 
 def _print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2, allow_nan=False))
+    print(json.dumps(_finite(data), indent=2, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    """JSON knows no NaN: unknown is null."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    return [_finite(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def _print_table(table: Any) -> None:

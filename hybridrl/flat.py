@@ -79,6 +79,9 @@ class FlatParameters:
         """Copy the module, then flatten the copy: copied views would each get storage of their own."""
         duplicate = FlatParameters(copy.deepcopy(self.module, memo))
         duplicate.gradients.copy_(self.gradients)
+        for leaf, _ in self._leaves:  # an optimiser that is copied after this takes the copy's leaves
+            start = int(leaf.storage_offset())
+            memo[id(leaf)] = duplicate._leaf(start, start + leaf.numel())
         return duplicate
 
     def check(self) -> None:
@@ -101,9 +104,15 @@ class FlatParameters:
             )
 
     def zero_grad(self) -> None:
-        """Zero all gradients with one kernel, and make each parameter's ``.grad`` its view again."""
+        """Zero all gradients with one kernel, and make each parameter's ``.grad`` its view again.
+
+        Raises:
+            ValueError: as :meth:`check`, where a parameter has other memory than its view.
+        """
         self.gradients.zero_()
         for slot in self._trainable:
+            if slot.parameter.data_ptr() != slot.values.data_ptr():
+                self.check()
             slot.parameter.grad = slot.gradient
         for leaf, part in self._leaves:
             leaf.grad = part

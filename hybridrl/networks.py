@@ -42,7 +42,7 @@ class NetworkConfig:
     """Of Gaussian policies, squash the mean by tanh into +- this many action units, or None to leave it free."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.hidden, tuple) or any(units < 1 for units in self.hidden):
+        if not isinstance(self.hidden, tuple) or not all(isinstance(n, int) and n >= 1 for n in self.hidden):
             raise ValueError(f"hidden={self.hidden}: expected a tuple of layer sizes of at least 1, such as (64, 64)")
         if self.activation not in _ACTIVATIONS:
             raise ValueError(f"activation={self.activation!r}: expected one of {', '.join(_ACTIVATIONS)}")
@@ -52,6 +52,8 @@ class NetworkConfig:
             raise ValueError(f"deviation={self.deviation!r}: expected 'free' or 'state'")
         if self.deviation == "state" and self.initial_log_std != 0.0:
             raise ValueError(f"initial_log_std={self.initial_log_std}: used with deviation='free' only; leave it out")
+        if not math.isfinite(self.initial_log_std):
+            raise ValueError(f"initial_log_std={self.initial_log_std}: expected a finite number")
         if self.mean_bound is not None and not 0 < self.mean_bound < math.inf:
             raise ValueError(f"mean_bound={self.mean_bound}: expected None or a finite number above 0")
 
@@ -316,14 +318,16 @@ class Policy(nn.Module):
         return self.head.mode(parameters) if generator is None else self.head.sample(parameters, generator=generator)
 
     def check(self, observation: Tensor) -> None:
-        """Run one batch ``[B, ...]`` through and compare the shapes with what the head needs.
+        """Run one batch ``[B, ...]`` through the network twice, and see whether it suits the head and learning.
 
         Raises:
-            ValueError: the network returns something other than ``(parameters [B, K], value [B])``.
+            ValueError: the network returns something other than ``(parameters [B, K], value [B])``, or it answers
+                the same batch in two ways, or changes by answering.
         """
         batch, width = observation.shape[0], self.head.parameter_size
+        before = [buffer.clone() for buffer in self.network.buffers()]
         with torch.no_grad():
-            output = self.network(self.normalizer(observation))
+            output, again = (self.network(self.normalizer(observation)) for _ in range(2))
         shapes = (
             [tuple(getattr(o, "shape", ())) for o in output] if isinstance(output, tuple) else type(output).__name__
         )
@@ -331,4 +335,11 @@ class Policy(nn.Module):
             raise ValueError(
                 f"the network returned {shapes} for {batch} observations; expected a tuple (parameters [{batch}, "
                 f"{width}], value [{batch}]) for {type(self.head).__name__}({width} parameters)"
+            )
+        same = all(map(torch.equal, output, again)) and all(map(torch.equal, before, self.network.buffers()))
+        if not same:
+            raise ValueError(
+                "the network answers one batch in two ways, or changes by answering (dropout, batch normalisation?): "
+                "PPO compares what it said when acting with what it says when learning; call network.eval(), or "
+                "take such layers out (LayerNorm is fine)"
             )

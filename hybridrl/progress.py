@@ -22,7 +22,7 @@ class ProgressBar:
     """
 
     def __init__(self, budget: Budget, *, wanted: bool) -> None:
-        shown = wanted and not os.environ.get("HYBRIDRL_QUIET") and sys.stderr.isatty()
+        shown = wanted and not os.environ.get("HYBRIDRL_QUIET") and sys.stderr is not None and sys.stderr.isatty()
         unit = "step" if budget.timesteps else "episode"
         self._bar = tqdm(total=budget.amount, unit=f" {unit}s", unit_scale=True, file=sys.stderr, disable=not shown)
 

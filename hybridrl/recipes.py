@@ -27,8 +27,8 @@ class PPORecipe:
     """Environments stepped together."""
     max_episode_steps: int | None = None
     """Cut episodes here, or if None, where the environment's registration says."""
-    bounds: Bounds = "clip"
-    """How continuous actions meet their Box, as ``ActionSpec`` says."""
+    bounds: Bounds | None = None
+    """How continuous actions meet their Box, as ``ActionSpec`` says, or None to scale where all sides are bounded."""
     normalize_observation: bool = False
     """By running moments, which are part of the policy."""
     normalize_reward: bool = False
@@ -37,6 +37,14 @@ class PPORecipe:
     """How long ``learn`` trains when it isn't told."""
 
     def __post_init__(self) -> None:
+        for name, kind in (("ppo", PPOConfig), ("network", NetworkConfig), ("budget", Budget)):
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"{name}={getattr(self, name)!r:.60}: expected a {kind.__name__}")
+        if self.bounds not in (None, "scale", "clip"):
+            raise ValueError(f"bounds={self.bounds!r}: expected 'scale', 'clip' or None")
+        for name in ("normalize_observation", "normalize_reward"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected True or False")
         if type(self.num_envs) is not int or self.num_envs < 1:
             raise ValueError(f"num_envs={self.num_envs!r}: expected a whole number of at least 1")
         if self.ppo.rollout_steps is None and self.num_envs != 1:
@@ -99,6 +107,7 @@ def classic_ppo_pendulum() -> PPORecipe:
             hidden=(128,), activation="relu", initialization="torch", deviation="state", mean_bound=2.0
         ),
         num_envs=1,
+        bounds="clip",
         budget=Budget(episodes=2_000),
     )
 

@@ -1,5 +1,6 @@
 """The agent as its user meets it: training, going on, saving, predicting, and what it says to mistakes."""
 
+import copy
 import dataclasses
 import io
 import math
@@ -404,7 +405,10 @@ def test_evaluate_refuses_what_it_cannot_play() -> None:
     for episodes in (0, -1, 2.5):
         with pytest.raises(ValueError, match=r"episodes=.*expected a whole number of at least 1"):
             agent.evaluate(episodes)  # type: ignore[arg-type]
-    with envs.make("CartPole-v1", 2) as other, pytest.raises(ValueError, match=r"this environment has \[4\]") as error:
+    with (
+        envs.make("CartPole-v1", 2) as other,
+        pytest.raises(ValueError, match=r"this environment has \[4, 'float32'\]") as error,
+    ):
         agent.evaluate(2, environments=other)
     line(error)
 
@@ -736,8 +740,8 @@ def test_another_environment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as error:
         hrl.PPO.load(tmp_path / "x", env="Pendulum-v1")
     assert line(error) == (
-        f"{tmp_path / 'x'}: made for observations [4] and actions ['discrete', 2]; "
-        "this environment has [3] and ['continuous', 1]"
+        f"{tmp_path / 'x'}: made for observations [4, 'float32'] and actions ['discrete', 2]; "
+        "this environment has [3, 'float32'] and ['continuous', 1, 'scale']"
     )
 
 
@@ -870,3 +874,124 @@ def test_a_budget_below_one_vector_step_is_refused_not_ignored() -> None:
         agent.learn(total_timesteps=7)
     line(error)
     assert agent.timesteps == 0
+
+
+class OneBadReward(CountingEnv):
+    """Its twentieth reward isn't a number."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, (math.nan if len(self.received) == 20 else reward), *rest
+
+
+def test_a_reward_that_is_no_number_ends_training_before_it_is_learnt_from(tmp_path: Path) -> None:
+    agent = hrl.PPO(lambda: OneBadReward(5), SMALL, seed=0)
+    with pytest.raises(ValueError, match="reward nan in environment 0: expected a finite number") as error:
+        agent.learn(total_timesteps=4_000, checkpoint=tmp_path / "a", checkpoint_every=1)
+    line(error)
+    assert all(torch.isfinite(p).all() for p in agent.policy.parameters())
+    kept = hrl.PPO.load(tmp_path / "a", env=lambda: CountingEnv(5))
+    assert 0 < kept.timesteps < agent.timesteps
+
+
+def test_a_run_that_diverges_says_so_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    steep = dataclasses.replace(SMALL, ppo=dataclasses.replace(CONFIG, learning_rate=1e30))
+    agent = hrl.PPO(counting(), steep, seed=0)
+    with pytest.raises(ValueError, match=r"expected (a )?finite number") as error:
+        agent.learn(total_timesteps=4_000, checkpoint=tmp_path / "a", checkpoint_every=1)
+    line(error)
+    if (tmp_path / "a").exists():
+        kept = hrl.PPO.load(tmp_path / "a", env=counting())
+        assert all(torch.isfinite(p).all() for p in kept.policy.parameters())
+
+
+def test_a_file_does_not_decide_what_is_imported(tmp_path: Path) -> None:
+    agent = hrl.PPO("gymnasium:CartPole-v1", SMALL)
+    agent.save(tmp_path / "a")
+    with pytest.raises(ValueError, match="give it as env=") as error:
+        hrl.PPO.load(tmp_path / "a")
+    line(error)
+    hrl.PPO.load(tmp_path / "a", env="gymnasium:CartPole-v1").close()
+
+
+@pytest.mark.parametrize("recipe", [SMALL, CRITIC, NORMALIZED], ids=["small", "critic", "normalized"])
+def test_a_copied_agent_learns_as_the_original_does(recipe: PPORecipe) -> None:
+    agent = hrl.PPO("CartPole-v1", recipe, seed=3)
+    agent.learn(total_timesteps=128)
+    twin = copy.deepcopy(agent)
+    before = twin.learner.flat.values.clone()
+    for one in (agent, twin):
+        one.learn(total_timesteps=128)
+    assert not torch.equal(twin.learner.flat.values, before)
+    assert torch.equal(twin.learner.flat.values, agent.learner.flat.values)
+
+
+def test_the_environments_trained_on_are_not_evaluated_on() -> None:
+    agent = hrl.PPO("Pendulum-v1", SMALL)
+    agent.learn(total_timesteps=64)
+    with pytest.raises(ValueError, match="in the middle of episodes") as error:
+        agent.evaluate(2, environments=agent.environments)
+    line(error)
+
+
+def test_environments_that_treat_actions_otherwise_are_refused() -> None:
+    agent = hrl.PPO("Pendulum-v1", dataclasses.replace(SMALL, bounds="scale"))
+    environments = hrl.envs.make("Pendulum-v1", 2)
+    with pytest.raises(ValueError, match="bound_actions") as error:
+        agent.evaluate(1, environments=environments)
+    line(error)
+    environments.bound_actions("scale")
+    assert len(agent.evaluate(1, environments=environments)) == 1
+
+
+def test_learning_inside_a_callback_is_refused() -> None:
+    agent = hrl.PPO(counting(), SMALL)
+    with pytest.raises(ValueError, match="inside learn") as error:
+        agent.learn(total_timesteps=64, callback=lambda _: bool(agent.learn(total_timesteps=64)))
+    line(error)
+    assert agent.learn(total_timesteps=64).timesteps == 64
+
+
+class Layered(nn.Module):
+    """A network with a layer of choice in its middle."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 16), layer, nn.Tanh())
+        self.actor, self.critic = nn.Linear(16, 2), nn.Linear(16, 1)
+
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and value."""
+        hidden = self.body(observation)
+        return self.actor(hidden), self.critic(hidden).squeeze(-1)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(16)], ids=["dropout", "batch norm"])
+def test_a_network_that_answers_in_two_ways_is_refused(layer: nn.Module) -> None:
+    with pytest.raises(ValueError, match="in two ways") as error:
+        hrl.PPO("CartPole-v1", SMALL, network=Layered(layer))
+    line(error)
+    hrl.PPO("CartPole-v1", SMALL, network=Layered(layer).eval()).close()
+    hrl.PPO("CartPole-v1", SMALL, network=Layered(nn.LayerNorm(16))).close()
+
+
+def test_numbers_of_numpy_are_saved_as_numbers(tmp_path: Path) -> None:
+    network = dataclasses.replace(SMALL.network, hidden=(8,), initial_log_std=np.float32(0.5))
+    agent = hrl.PPO("CartPole-v1", dataclasses.replace(SMALL, network=network), seed=np.int64(3))
+    agent.save(tmp_path / "a")
+    assert hrl.PPO.load(tmp_path / "a").seed == 3
+
+
+@pytest.mark.parametrize(
+    ("bounds", "low", "high"),
+    [(None, [-1, 0, 10], [1, 5, 20]), ("clip", [-1, 0, 1], [1, 1, 1])],
+    ids=["default", "clip"],
+)
+def test_bounded_boxes_are_scaled_to_unless_told_otherwise(bounds: Any, low: list[float], high: list[float]) -> None:
+    """C73: -1 and 1 are the sides of every dimension."""
+    space = gym.spaces.Box(np.float32([-1, 0, 10]), np.float32([1, 5, 20]))
+    agent = hrl.PPO(lambda: IdentityEnv(space), dataclasses.replace(SMALL, bounds=bounds))
+    ends = agent.environments.action.to_env(np.float32([[-1, -1, -1], [1, 1, 1]]))
+    expected = [low, high] if bounds is None else [[-1, 0, 10], [1, 1, 10]]
+    assert ends.tolist() == expected
+    assert "their bounds" in str(agent.learn(total_timesteps=32).report)

@@ -4,6 +4,8 @@ import ast
 import errno
 import inspect
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +178,24 @@ def test_tensors_that_do_not_fit_are_named(found: dict[str, Tensor], message: st
 def test_tensors_that_fit_are_taken() -> None:
     same = {"net.a": torch.zeros(2)}
     checkpoints.check_same_shapes(same, dict(same), "x")
+
+
+def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
+    """A process number that no process has; a living writer's file is left alone."""
+    dead, living = tmp_path / ".a.4194999.1.partial", tmp_path / f".a.{os.getpid()}.1.partial"
+    for left in (dead, living):
+        left.touch()
+    checkpoints.write(tmp_path / "a", {}, {})
+    assert not dead.exists()
+    assert living.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
+def test_a_checkpoint_is_as_public_as_any_file_and_goes_through_links(tmp_path: Path) -> None:
+    plain, link = tmp_path / "plain", tmp_path / "link"
+    plain.touch()
+    link.symlink_to(tmp_path / "a")
+    checkpoints.write(link, {}, {})
+    assert link.is_symlink()
+    assert (tmp_path / "a").stat().st_mode == plain.stat().st_mode
+    checkpoints.read(tmp_path / "a")

@@ -1,6 +1,7 @@
 """The command line: what it prints, and one line with exit code 2 for each mistake."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from hybridrl import cli
+from hybridrl.execution import Budget
 from hybridrl.experiments import catalogue
 from hybridrl.experiments.records import read_record
 
@@ -192,3 +194,81 @@ def test_ctrl_c_ends_in_one_line(training):
     assert process.returncode == cli.INTERRUPTED
     assert err.splitlines() == [f"hybridrl train: interrupted; go on with --resume --checkpoint {path}"]
     assert [p.name for p in path.parent.iterdir()] == ["agent.safetensors"]
+
+
+def command(path: Path, *more: str) -> list[str]:
+    return [
+        "train",
+        "ppo",
+        "CartPole-v1",
+        "--total-timesteps",
+        "64",
+        "--evaluate",
+        "0",
+        "--checkpoint",
+        str(path),
+        *more,
+    ]
+
+
+def test_a_finished_run_is_not_resumed(capsys, tmp_path):
+    path = tmp_path / "a"
+    assert run(capsys, *command(path, *SMALL))[0] == 0
+    code, _, err = run(capsys, *command(path, "--resume"))
+    assert code == 2
+    assert "finished" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--seed", "9"], "--seed"),
+        (["--total-timesteps", "99"], "--total-timesteps"),
+        (["--recipe", "tuned"], "--recipe"),
+        (["--set", "gamma=0.5"], "--set"),
+    ],
+)
+def test_what_resuming_cannot_change_is_refused_not_ignored(capsys, tmp_path, more, says):
+    from hybridrl import PPO
+
+    path = tmp_path / "a"
+    agent = PPO("CartPole-v1", "default")
+    agent.learn(total_timesteps=64, callback=lambda _: False, checkpoint=path)
+    agent._unfinished = Budget(timesteps=64)
+    agent.save(path)
+    code, _, err = run(capsys, *command(path, "--resume", *more))
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert says in err
+
+
+def test_the_report_comes_before_an_evaluation_that_fails(capsys, monkeypatch):
+    from hybridrl import PPO
+
+    def fails(*_: object) -> None:
+        raise ValueError("no evaluation")
+
+    monkeypatch.setattr(PPO, "evaluate", fails)
+    code, out, err = run(capsys, "train", "ppo", "CartPole-v1", "--total-timesteps", "64", *SMALL)
+    assert code == 2
+    assert "64 steps" in out
+    assert err == "hybridrl train: error: no evaluation\n"
+
+
+def test_a_reader_that_has_seen_enough_and_a_poor_encoding_are_no_errors():
+    listing = [sys.executable, "-m", "hybridrl", "reproduce", "--list"]
+    with subprocess.Popen(listing, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    poor = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    machine = [sys.executable, "-m", "hybridrl", "machine"]
+    done = subprocess.run(machine, env=poor, capture_output=True, text=True, check=True)
+    assert "CPU" in done.stdout
+
+
+def test_a_folder_that_cannot_be_made_is_noticed_before_the_experiment(capsys, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(catalogue.Experiment, "run", property(lambda self: pytest.fail("it ran")), raising=False)
+    code, _, err = run(capsys, "reproduce", "--claim", "C2", "--records", str(tmp_path / "file" / "x"))
+    assert code == 2
+    assert len(err.splitlines()) == 1

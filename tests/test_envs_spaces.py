@@ -220,3 +220,10 @@ def test_random_actions_cover_the_box(bounds):
     actions = spec.to_env(spec.sample(4000, np.random.default_rng(0)))
     np.testing.assert_allclose(actions.mean(axis=0), [0, 2.5, 15], atol=0.25)
     np.testing.assert_allclose(actions.std(axis=0), np.array([2, 5, 10]) / np.sqrt(12), rtol=0.05)
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_what_an_environment_does_to_its_actions_stays_there(start):
+    actions = np.array([0, 1])
+    ActionSpec.of(spaces.Discrete(2, start=start)).to_env(actions)[:] = 99
+    assert actions.tolist() == [0, 1]

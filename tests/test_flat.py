@@ -410,3 +410,11 @@ def test_scalars_and_strided_parameters_keep_shape_and_value():
     assert torch.equal(module["turned"], batch().T)
     assert flat.values.numel() == 1 + 8 * 3
     assert_aliased(flat)
+
+
+def test_a_module_cast_since_is_noticed_at_the_next_step() -> None:
+    module = nn.Linear(3, 2)
+    flat = FlatParameters(module)
+    module.double()
+    with pytest.raises(ValueError, match="FlatParameters"):
+        flat.zero_grad()

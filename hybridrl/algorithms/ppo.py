@@ -1,5 +1,6 @@
 """Proximal policy optimisation (Schulman et al., 2017), plain: the book teaches it, and faster code must equal it."""
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -9,7 +10,7 @@ from types import NoneType
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hybridrl.data import Rollout
 from hybridrl.flat import FlatParameters
@@ -196,6 +197,9 @@ class PPOLearner:
 
         Returns:
             What the update did; read from the device once, at its end.
+
+        Raises:
+            ValueError: the module was moved or cast, or the update diverged.
         """
         self.flat.check()  # a module moved or cast since would train a vector that nobody reads
         self._anneal(progress)
@@ -206,6 +210,11 @@ class PPOLearner:
             self.policy.normalizer.update(batch.observation)
             fit = explained_variance(batch.value, batch.target)
             *means, fitted = torch.cat([sums / steps, fit.unsqueeze(0)]).tolist()
+        if not all(map(math.isfinite, means)):
+            raise ValueError(
+                f"the update diverged (value loss {means[1]:g}, gradient norm {means[5]:g}): expected finite numbers; "
+                "lower the learning rate, or scale the rewards; the last checkpoint is untouched"
+            )
         names = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clip_fraction", "gradient_norm")
         return PPOStatistics(
             **dict(zip(names, means, strict=True)),
@@ -295,9 +304,18 @@ def _adam(flat: FlatParameters, config: PPOConfig) -> torch.optim.Adam:
         critic = "network.critic."
         groups = [
             {"params": flat.leaves(without=critic), "lr": config.learning_rate},
-            {"params": flat.leaves(prefix=critic), "lr": config.critic_learning_rate},
+            {"params": _critic_leaves(flat, critic), "lr": config.critic_learning_rate},
         ]
     try:
         return torch.optim.Adam(groups, eps=config.adam_epsilon, fused=True)
     except RuntimeError:  # this device or dtype has no fused kernel; the arithmetic is the same
         return torch.optim.Adam(groups, eps=config.adam_epsilon)
+
+
+def _critic_leaves(flat: FlatParameters, prefix: str) -> list[nn.Parameter]:
+    try:
+        return flat.leaves(prefix=prefix)
+    except ValueError:
+        raise ValueError(
+            "critic_learning_rate needs a network with a part named 'critic': name it so, or leave the rate out"
+        ) from None

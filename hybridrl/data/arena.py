@@ -25,7 +25,12 @@ def arena_views(fields: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> tu
     for shape, dtype in fields.values():
         starts.append(total)
         total += -(-prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-    block = torch.full((total,), 0xFF, dtype=torch.uint8)
+    try:
+        block = torch.full((total,), 0xFF, dtype=torch.uint8)
+    except RuntimeError:
+        raise ValueError(
+            f"a rollout of {total / 2**30:,.0f} GiB doesn't fit: ask for fewer rows or environments"
+        ) from None
     views = {}
     for start, (name, (shape, dtype)) in zip(starts, fields.items(), strict=True):
         stop = start + prod(shape) * dtype.itemsize

@@ -24,7 +24,7 @@ class Rollout:
     action: Tensor  # int64 [T, N], or float32 [T, N, A]: as sampled, before clipping or scaling
     log_prob: Tensor  # float32 [T, N], of that action under the behaviour policy
     value: Tensor  # float32 [T, N], of the observation, by the behaviour policy's critic
-    next_value: Tensor  # float32 [T, N], of the observation that followed, before any reset
+    next_value: Tensor  # float32 [T, N], of what followed, before any reset; no meaning where terminated
     reward: Tensor  # float32 [T, N], raw
     terminated: Tensor  # bool [T, N]
     truncated: Tensor  # bool [T, N]
@@ -72,6 +72,15 @@ class RolloutStorage:
             views[name].numpy() for name in ("observation", "reward", "terminated", "truncated", "valid")
         )
         self.rows, self.written = rows, 0
+        self._made = (rows, num_envs, observation_shape, observation_dtype, action_size)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "RolloutStorage":
+        """Copy the arena, then cut it anew: copied views would each get memory of their own."""
+        rows, num_envs, shape, dtype, size = self._made
+        duplicate = RolloutStorage(rows, num_envs, observation_shape=shape, observation_dtype=dtype, action_size=size)
+        duplicate.arena.copy_(self.arena)
+        duplicate.written = self.written
+        return duplicate
 
     @property
     def nbytes(self) -> int:

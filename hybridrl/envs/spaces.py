@@ -31,6 +31,11 @@ class ObservationSpec:
         """Describe a Box; any other space raises a ValueError that names the wrapper to use."""
         if not isinstance(space, spaces.Box):
             raise ValueError(_refused_observation(space))
+        if space.shape == ():
+            raise ValueError(
+                "observation space Box(shape=()): expected at least one dimension; wrap each environment in "
+                "gymnasium.wrappers.ReshapeObservation(env, (1,))"
+            )
         if space.dtype in (np.dtype(np.uint8), np.dtype(np.float32)):
             return cls(shape=space.shape, dtype=np.dtype(space.dtype))
         note = f"observations stored as float32, the environment's are {space.dtype}"
@@ -107,11 +112,10 @@ class ActionSpec:
         """Turn the network's actions (int [N], or float [N, size]) into the environment's ``[N, *shape]``."""
         if self.low is None or self.high is None:
             shifted = actions + self.start if self.start else actions
-            return shifted.astype(self.dtype, copy=False)
+            return shifted.astype(self.dtype)  # a copy: what an environment does to it must not reach what is stored
         if self.bounds == "scale":
             # In float64, since high - low of a float32 Box may overflow; -1 gives `low` exactly.
             actions = self.low + (actions + 1.0) * self._half_range
-        # Clipped in the environment's dtype: rounding after the clip could step out of the box.
         cast = actions.astype(self.dtype)
         np.maximum(cast, self.low, out=cast)
         np.minimum(cast, self.high, out=cast)

@@ -71,6 +71,7 @@ class Environments:
         self._action_shape = (self.num_envs, self.action.size)[: 1 if self.action.kind == "discrete" else 2]
         self._ended: npt.NDArray[np.bool_] | None = None  # None: not reset yet, or closed
         self._closed = False
+        self._shape = (self.num_envs, *self.observation.shape)
 
     def reset(self, seed: int | None = None) -> Array:
         """Start new episodes everywhere and return the observations ``[N, *shape]``.
@@ -94,6 +95,8 @@ class Environments:
             raise ValueError(self._step_refused(actions))
         raw, rewards, terminations, truncations, infos = self._env.step(self.action.to_env(actions))
         observation = self._ingest(raw)
+        if observation.shape != self._shape or np.shape(rewards) != self._all.shape:
+            raise ValueError(self._answer_refused(observation, rewards))
         terminated = np.array(terminations, dtype=np.bool_)
         truncated = np.array(truncations, dtype=np.bool_)
         self._ended = ended = terminated | truncated
@@ -147,6 +150,12 @@ class Environments:
         self._env.single_action_space.seed(seeds[-1])
         return seeds[:-1] if isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else seeds[0]
 
+    def _answer_refused(self, observation: Array, rewards: Any) -> str:
+        return (
+            f"step gave observations of shape {observation.shape} and rewards of shape {np.shape(rewards)}, expected "
+            f"{self._shape} and {self._all.shape}: check the environment"
+        )
+
     def _step_refused(self, actions: Array) -> str:
         if self._closed:
             return f"these environments are closed ({self.description}): make new ones"
@@ -184,6 +193,8 @@ def spread_seeds(seed: int, count: int) -> list[int]:
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed={seed!r}: expected an integer of at least 0")
+    if seed >= 2**63:
+        raise ValueError(f"seed={str(seed)[:20]}...: expected an integer below 2**63")
     words = np.random.SeedSequence(int(seed)).generate_state(2 * count + 16, np.uint32) >> 1
     return list(dict.fromkeys(words.tolist()))[:count]
 

@@ -39,6 +39,7 @@ class Collector:
     ) -> None:
         self.environments, self.policy, self.storage = environments, policy, storage
         self.generator, self.seed, self.timer = generator, seed, timer
+        self._seeded = False
         self.timesteps = self.episodes = 0
         self._tracker = EpisodeTracker(environments.num_envs)
         self._observation: npt.NDArray[np.generic] | None = None
@@ -53,21 +54,43 @@ class Collector:
 
         Returns:
             The rollout (views, overwritten by the next call) and the episodes that ended in it.
+
+        Raises:
+            ValueError: a reward, or what the policy said, isn't a finite number.
         """
         self.storage.clear()
+        finished: list[Episode] = []
+        try:
+            self._fill(min(rows or self.storage.rows, at_most), rows is None, finished)
+        except BaseException:
+            self._abandon()
+            raise
+        finally:
+            rollout = self.storage.rollout()
+            self.timesteps += int(rollout.valid.sum())
+            self.episodes += len(finished)
+        _check_finite(rollout)
+        return rollout, finished
+
+    def _fill(self, wanted: float, one_episode: bool, finished: list[Episode]) -> None:
+        """Act until so many rows are written, or an episode has finished."""
         if self._observation is None:
             with self.timer.phase(ENV):
-                self._observation = self.environments.reset(seed=self.seed)
-        finished: list[Episode] = []
-        wanted = min(rows or self.storage.rows, at_most)
-        while self.storage.written < wanted and not (rows is None and finished):
+                self._observation = self.environments.reset(seed=self._next_seed())
+        while self.storage.written < wanted and not (one_episode and finished):
             self._observation = self._step(self._observation, finished)
         with self.timer.phase(ACT):
             self._settle(self.policy.value(torch.from_numpy(self._observation)))
-        rollout = self.storage.rollout()
-        self.timesteps += int(rollout.valid.sum())
-        self.episodes += len(finished)
-        return rollout, finished
+
+    def _next_seed(self) -> int | None:
+        """The seed once; afterwards the environments go on with the generators that they have."""
+        seed, self._seeded = (None if self._seeded else self.seed), True
+        return seed
+
+    def _abandon(self) -> None:
+        """Interrupted midway, nobody knows where the environments stand: the next collection resets them."""
+        self._observation = self._awaiting = None
+        self._tracker.reset()
 
     def _step(self, observation: npt.NDArray[np.generic], finished: list[Episode]) -> npt.NDArray[np.generic]:
         """Act on an observation, step, store; returns the next observation."""
@@ -91,3 +114,22 @@ class Collector:
         if self._awaiting is not None:
             self.storage.write_next_value(self._awaiting, next_value)
             self._awaiting = None
+
+
+def _check_finite(rollout: Rollout) -> None:
+    """Refuse to learn from what isn't a number: one such reward makes every weight one."""
+    bootstrapped = rollout.valid & ~rollout.terminated
+    checks = (
+        ("reward", rollout.reward, rollout.valid, "mend the environment"),
+        ("value", rollout.value, rollout.valid, _CURE),
+        ("value of the next observation", rollout.next_value, bootstrapped, _CURE),
+        ("log-probability", rollout.log_prob, rollout.valid, _CURE),
+    )
+    for what, column, counted, cure in checks:
+        bad = ~torch.isfinite(column) & counted
+        if bad.any():
+            row, env = bad.nonzero()[0].tolist()
+            raise ValueError(f"{what} {column[row, env]:g} in environment {env}: expected a finite number; {cure}")
+
+
+_CURE = "look for observations that aren't finite, or weights that diverged (lower the learning rate)"

@@ -204,3 +204,25 @@ def test_acting_stepping_and_storing_are_timed_apart() -> None:
         collector(environments, 8, timer=timer).collect(8)
     # 8 rows and one reset in their middle, which is a step too; the first reset; the value after the last row.
     assert {row.label: row.calls for row in timer.report().phases} == {"env": 10, "act": 10, "store": 9}
+
+
+def test_an_interrupted_collection_starts_new_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows where the environments stand: the next observation follows a reset, and no episode is torn."""
+    environments, _ = counting([9, 9], AutoresetMode.NEXT_STEP)
+    one = collector(environments, 6)
+    one.collect(6)
+    act, calls = one.policy.act, []
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return act(*arguments, **options)
+
+    monkeypatch.setattr(one.policy, "act", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.collect(6)
+    monkeypatch.undo()
+    assert one.timesteps == 2 * (6 + 2)
+    rollout, _ = one.collect(6)
+    assert rollout.observation[0].flatten().tolist() == [0.0, 0.0]
