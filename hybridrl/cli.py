@@ -90,7 +90,7 @@ def _add_train(commands: "argparse._SubParsersAction[_Parser]") -> None:
     length.add_argument("--total-episodes", type=int, metavar="N", help="episodes, instead of steps")
     train.add_argument("--seed", type=int, metavar="N", help="(default: 0)")
     train.add_argument("--placement", default="cpu", help="(default: %(default)s)")
-    train.add_argument("--threads", type=int, metavar="N", help="torch threads (default: torch's own choice)")
+    train.add_argument("--threads", type=int, default=1, metavar="N", help="torch threads (default: 1)")
     train.add_argument("--checkpoint", metavar="FILE", type=Path, help="save the agent here, during and after training")
     train.add_argument("--checkpoint-every", type=int, default=50, metavar="N", help="updates between saves")
     train.add_argument("--resume", action="store_true", help="go on from --checkpoint if it is there")
@@ -285,11 +285,9 @@ def _list_experiments(options: argparse.Namespace) -> None:
         print(f"{experiment.name:24} {', '.join(experiment.claims) or '-':12} {experiment.question}")
 
 
-def _set_threads(threads: int | None) -> None:
+def _set_threads(threads: int) -> None:
     import torch
 
-    if threads is None:
-        return
     if not 1 <= threads <= 1024:
         raise ValueError(f"--threads {threads}: expected at least 1, at most 1024")
     torch.set_num_threads(threads)

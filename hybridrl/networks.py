@@ -326,8 +326,12 @@ class Policy(nn.Module):
         """
         batch, width = observation.shape[0], self.head.parameter_size
         before = [buffer.clone() for buffer in self.network.buffers()]
-        with torch.no_grad():
-            output, again = (self.network(self.normalizer(observation)) for _ in range(2))
+        try:
+            with torch.no_grad():
+                output, again = (self.network(self.normalizer(observation)) for _ in range(2))
+        except RuntimeError as error:
+            shape, why = list(observation.shape[1:]), " ".join(str(error).split())
+            raise ValueError(f"the network doesn't take observations of shape [{batch}, *{shape}]: {why}") from None
         shapes = (
             [tuple(getattr(o, "shape", ())) for o in output] if isinstance(output, tuple) else type(output).__name__
         )

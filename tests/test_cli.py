@@ -125,7 +125,7 @@ def test_reproduce_writes_the_record_it_names(capsys, tmp_path, monkeypatch):
     code, out, _ = run(capsys, "reproduce", "--claim", "C2", "--records", str(tmp_path), "--json")
     record = read_record(json.loads(out)["record"])
     assert code == 0
-    assert record.claims == ("C2",)
+    assert record.claims == ("C2", "B4")
     assert record.scale == "smoke"
     assert all(len(series.values) == 2 for series in record.series.values())
 

@@ -121,6 +121,7 @@ def test_sound_notebook_passes(rule) -> None:
     ],
 )
 def test_stale_metadata_is_seen(metadata) -> None:
+    """C101."""
     assert rules.stale_metadata(new_notebook(metadata=metadata)) != []
 
 
@@ -204,6 +205,7 @@ def test_comparison_is_that_of_nbval(stored, new, same: bool, request: pytest.Fi
 
 
 def test_sanitise_file_says_what_nbval_reads() -> None:
+    """C99."""
     patterns = get_sanitize_patterns(rules.SANITIZE.read_text(encoding="utf-8"))
     assert len(patterns) >= 5
     assert all(re.compile(pattern).groups >= 0 for pattern, _ in patterns)

@@ -25,7 +25,7 @@ class Budget:
         if len(given) != 1 or type(given[0]) is not int or given[0] < 1:
             raise ValueError(
                 f"total_timesteps={self.timesteps!r}, total_episodes={self.episodes!r}: "
-                "expected exactly one, of at least 1, a whole number"
+                "expected exactly one of the two, an integer of at least 1"
             )
 
     @property

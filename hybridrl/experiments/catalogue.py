@@ -14,7 +14,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         name="classic-cartpole-phases",
-        claims=("C2",),
+        claims=("C2", "B4"),
         question="Where does its time go, phase by phase?",
         run=classic_cartpole.reproduce_phases,
     ),

@@ -7,7 +7,7 @@ import pytest
 from hybridrl.experiments import classic_cartpole as cc
 from hybridrl.experiments.machine import Accelerator
 from hybridrl.experiments.result import NEEDS_GPU, Result
-from hybridrl.profiling.phases import ACT, ENV, OTHER, TRANSFER, UPDATE
+from hybridrl.profiling.phases import ACT, ENV, OTHER, STORE, TRANSFER, UPDATE
 from hybridrl.profiling.report import PhaseRow, Report
 from hybridrl.results import TrainingResult
 
@@ -55,7 +55,7 @@ def test_parts_are_per_step_and_per_update_and_the_fastest_of_the_repeats() -> N
 
 def test_phases_of_an_episode_sum_to_its_wall_time() -> None:
     parts = cc.phase_milliseconds(made_up_report())
-    assert parts == pytest.approx({ENV: 125.0, ACT: 62.5, UPDATE: 125.0, TRANSFER: 0.0, OTHER: 187.5})
+    assert parts == pytest.approx({ENV: 125.0, ACT: 62.5, UPDATE: 125.0, TRANSFER: 0.0, STORE: 0.0, OTHER: 187.5})
     assert sum(parts.values()) == pytest.approx(500.0)
 
 
@@ -96,7 +96,7 @@ def test_what_was_not_run_is_unknown_with_its_reason_and_never_zero(runs: list[T
 def test_records_hold_every_repeat(monkeypatch: pytest.MonkeyPatch, runs: list[TrainingResult]) -> None:
     monkeypatch.setattr(cc, "train", lambda **_: runs)
     monkeypatch.setattr(cc, "measure_parts", lambda **_: cc.Parts(0.001, 0.01))
-    for claims, outcome in zip((("C1", "B1"), ("C2",)), outcomes(), strict=True):
+    for claims, outcome in zip((("C1", "B1"), ("C2", "B4")), outcomes(), strict=True):
         assert outcome.record.claims == claims
         assert outcome.record.series["wall"].values == tuple(run.report.wall_s for run in runs)
         assert outcome.record.command.startswith(f"hybridrl reproduce --experiment {outcome.record.name}")

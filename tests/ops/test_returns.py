@@ -50,6 +50,7 @@ discounts = st.sampled_from([0.0, 0.5, 0.99, 1.0])
 @cheap
 @given(rollouts, discounts, discounts)
 def test_gae_is_the_literal_sum(data, gamma, lambda_):
+    """C81: per episode, in every environment."""
     equal(gae(*data, gamma=gamma, lambda_=lambda_), slow_gae(*arrays(*data), gamma=gamma, lambda_=lambda_))
 
 
@@ -249,6 +250,7 @@ def test_arguments_are_left_alone():
 
 
 def test_shapes_that_would_broadcast_are_refused():
+    """C81."""
     reward, value, next_value, terminated, truncated = rollout(1, 4)
     with pytest.raises(ValueError, match=r"shapes differ: reward \(1, 4\), value \(4,\).*expected one shape \[T, N\]"):
         gae(reward, value[0], next_value, terminated, truncated, gamma=GAMMA, lambda_=LAMBDA)
