@@ -995,3 +995,12 @@ def test_bounded_boxes_are_scaled_to_unless_told_otherwise(bounds: Any, low: lis
     expected = [low, high] if bounds is None else [[-1, 0, 10], [1, 1, 10]]
     assert ends.tolist() == expected
     assert "their bounds" in str(agent.learn(total_timesteps=32).report)
+
+
+def test_evaluation_takes_a_seed_that_training_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    monkeypatch.setattr(envs, "evaluate", lambda *_, seed, **__: taken.append(seed) or [])
+    agent = hrl.PPO("CartPole-v1", SMALL, seed=4)
+    agent.evaluate(2)
+    assert len(taken) == 1
+    assert taken[0] not in envs.spread_seeds(4, 5)
