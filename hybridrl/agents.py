@@ -8,23 +8,17 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 
 from hybridrl import checkpoints, envs
 from hybridrl.algorithms import PPOConfig, PPOLearner
-from hybridrl.building import (
-    EnvSource,
-    check_alike,
-    interface,
-    make_environments,
-    make_policy,
-    make_storage,
-    resolve_recipe,
-)
+from hybridrl.assembly import Seeds, assemble, make_timer
+from hybridrl.auto import choose
+from hybridrl.building import EnvSource, check_alike, interface, make_environments, make_policy, resolve_recipe
 from hybridrl.envs import Environments, Episode
-from hybridrl.execution import Budget, Collector, Iteration, synchronous
-from hybridrl.placement import Placement
+from hybridrl.execution import Bridge, Budget, Collector, Iteration, synchronous
+from hybridrl.networks import Policy
+from hybridrl.placement import Placement, devices, to_host
 from hybridrl.profiling import NullTimer, PhaseTimer
 from hybridrl.progress import ProgressBar
 from hybridrl.recipes import PPORecipe
@@ -44,7 +38,9 @@ class PPO:
         network: a module of your own with ``forward(observation [B, ...]) -> (parameters [B, K], value [B])``, where
             K is the number of actions, or twice the number of continuous dimensions (means, then log deviations);
             None builds the recipe's. It is trained in place.
-        placement: ``"cpu"``.
+        placement: where it acts and learns: ``"cpu"``, ``"cuda"`` (or another accelerator that torch has here),
+            ``"cpu+cuda"`` (acts on the first, learns on the second), a :class:`~hybridrl.placement.Placement`, or
+            ``"auto"``, which measures those that are possible here and takes the fastest.
         schedule: ``"sync"``: act and learn in turns.
         seed: of initialisation, action sampling, shuffling and environments, each of which gets its own stream.
 
@@ -54,9 +50,8 @@ class PPO:
     Attributes:
         recipe: the configuration in use.
         environments: those it trains on.
-        policy: network, normaliser and action distribution.
-        collector: acts on the environments.
-        learner: improves the policy.
+        placement: where it acts and learns.
+        choice: what ``placement="auto"`` measured, or None.
     """
 
     def __init__(
@@ -71,38 +66,42 @@ class PPO:
     ) -> None:
         if schedule != "sync":
             raise ValueError(f"schedule={schedule!r}: expected 'sync', the one that this version has")
-        self.placement, self.schedule = Placement.parse(placement), schedule
-        initial, *streams, self._env_seed = envs.spread_seeds(seed, 5)
+        self.schedule = schedule
+        initial, act, learn, predict, environments = envs.spread_seeds(seed, 5)
         self.seed = int(seed)
+        self._seeds = Seeds(act=act, learn=learn, predict=predict, environments=environments)
         self._learning = False
         self.recipe = resolve_recipe(recipe, env)
+        self.choice = choose(env, self.recipe, network, self.seed) if placement == "auto" else None
+        self.placement = Placement.parse(placement) if self.choice is None else self.choice.placement
         self.environments = make_environments(env, self.recipe)
-        self.policy = make_policy(self.environments, network, self.recipe, initial)
-        self._generators = {
-            name: torch.Generator().manual_seed(stream)
-            for name, stream in zip(("act", "learn", "predict"), streams, strict=True)
-        }
+        policy = make_policy(self.environments, network, self.recipe, initial)
         # Only an id says everything about an environment: a callable may wrap what it makes.
         self._env_id = env if isinstance(env, str) else None
         self._custom_network = network is not None
         self._unfinished: Budget | None = None
         self._resumes = 0
-        self.learner = PPOLearner(
-            self.policy,
-            self.recipe.ppo,
-            num_envs=self.environments.num_envs,
-            generator=self._generators["learn"],
-            normalize_reward=self.recipe.normalize_reward,
-            timer=NullTimer(),
-        )
-        self.collector = Collector(
-            self.environments,
-            self.policy,
-            make_storage(self.environments, self.recipe),
-            generator=self._generators["act"],
-            seed=self._env_seed,
-            timer=NullTimer(),
-        )
+        self._parts = assemble(policy, self.environments, self.recipe, self.placement, self._seeds)
+
+    @property
+    def policy(self) -> Policy:
+        """What is learnt: network, normaliser and action distribution, where the learner computes."""
+        return self._parts.policy
+
+    @property
+    def learner(self) -> PPOLearner:
+        """Improves the policy."""
+        return self._parts.learner
+
+    @property
+    def collector(self) -> Collector:
+        """Acts on the environments."""
+        return self._parts.collector
+
+    @property
+    def bridge(self) -> Bridge:
+        """Between acting and learning."""
+        return self._parts.bridge
 
     @property
     def timesteps(self) -> int:
@@ -159,7 +158,10 @@ class PPO:
         log = TrainingLog(first_timestep=self.timesteps)
         with self._timed() as timer, ProgressBar(budget, wanted=progress_bar) as bar:
             rows = self.recipe.ppo.rollout_steps
-            for iteration in synchronous(self.collector, self.learner, budget, rows=rows, timer=timer):
+            self.bridge.publish(timer=timer)  # what the caller may have changed in the policy
+            for iteration in synchronous(
+                self.collector, self.learner, budget, rows=rows, timer=timer, bridge=self.bridge
+            ):
                 log.add(iteration)
                 bar.advance(budget.spent(timesteps=self.timesteps, episodes=self.episodes), log.episodes)
                 if checkpoint is not None and len(log.updates) % checkpoint_every == 0:
@@ -251,8 +253,37 @@ class PPO:
             "episodes": self.episodes,
             "resumes": self._resumes,
             "unfinished": None if self._unfinished is None else dataclasses.asdict(self._unfinished),
+            "generators": self._parts.generator_kinds(),
         }
-        checkpoints.write(path, self._tensors(), data)
+        checkpoints.write(path, self._parts.tensors(), data)
+
+    def move(self, placement: str | Placement) -> None:
+        """Go on elsewhere: networks, optimiser, normalisers and random numbers move along, and episodes go on.
+
+        Between devices of one kind nothing changes but the place. On another kind, random numbers are a new sequence,
+        derived from the present one.
+
+        Args:
+            placement: as at construction, but not ``"auto"``.
+
+        Raises:
+            ValueError: it isn't possible here, or ``learn`` is running.
+        """
+        if self._learning:
+            raise ValueError("move() was called inside learn(): move between two calls of it")
+        wanted, before = Placement.parse(placement), self._parts
+        tensors, kinds = before.tensors(), before.generator_kinds()
+        running = to_host(before.learner.reward_normalizer.running)
+        self._parts = assemble(
+            before.policy, self.environments, self.recipe, wanted, self._seeds, collector=before.collector
+        )
+        self._parts.restore(tensors, kinds)
+        self._parts.learner.reward_normalizer.running.copy_(running)
+        left = set(self.placement.devices) - set(wanted.devices)
+        self.placement = wanted
+        del before  # what lives on the device that was left goes first: the cache holds no live tensor
+        for device in left:
+            devices.release_cached_memory(device)
 
     @classmethod
     def load(
@@ -291,7 +322,8 @@ class PPO:
         agent = cls(source, recipe, network=network, placement=placement, seed=data["seed"])
         saved = {"observations": data["observations"], "actions": data["actions"]}
         check_alike(agent.environments, saved, f"{os.fspath(path)}:")
-        checkpoints.check_same_shapes(tensors, agent._wanted_tensors(tensors), os.fspath(path))
+        kinds = data.get("generators", {})
+        checkpoints.check_same_shapes(tensors, agent._parts.wanted(tensors, kinds), os.fspath(path))
         try:
             agent._restore(tensors, data)
         except (TypeError, RuntimeError, KeyError, AttributeError) as error:
@@ -305,7 +337,7 @@ class PPO:
     @contextmanager
     def _timed(self) -> Iterator[PhaseTimer]:
         """Time the phases of collector and learner; outside, they run untimed."""
-        timer = self.learner.timer = self.collector.timer = PhaseTimer()
+        timer = self.learner.timer = self.collector.timer = make_timer(self.placement)
         self._learning = True
         try:
             with timer.run():
@@ -340,60 +372,27 @@ class PPO:
         action = self.environments.action
         bounds = {"scale": "scaled to", "clip": "clipped to"}[action.bounds]
         actions = (f"actions {bounds} their bounds",) if action.kind == "continuous" else ()
-        return (self.environments.description, *actions, f"placement {self.placement}, schedule {self.schedule}")
+        chosen = () if self.choice is None else (self.choice.note,)
+        where = f"placement {self.placement}, schedule {self.schedule}"
+        return (self.environments.description, *actions, where, *chosen)
 
     def _choose(self, observation: Array, deterministic: bool) -> Array:
         """Actions in the network's terms."""
-        generator = None if deterministic else self._generators["predict"]
-        actions: Array = self.policy.predict(torch.from_numpy(observation), generator=generator).numpy()
-        return actions
-
-    def _modules(self) -> dict[str, nn.Module]:
-        return {"policy": self.policy, "reward_normalizer": self.learner.reward_normalizer}
-
-    def _tensors(self) -> dict[str, Tensor]:
-        tensors = {f"generator.{name}": g.get_state() for name, g in self._generators.items()}
-        for part, module in self._modules().items():
-            tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
-        for index, state in self.learner.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
-        return tensors
-
-    def _wanted_tensors(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What a file should hold to be restored here; the optimiser's part is empty before its first step."""
-        wanted = self._tensors()
-        if any(name.startswith("optimizer.") for name in found):
-            leaves = (leaf for group in self.learner.optimizer.param_groups for leaf in group["params"])
-            for index, leaf in enumerate(leaves):
-                moments = {"step": torch.zeros(()), "exp_avg": leaf, "exp_avg_sq": leaf}
-                wanted |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
-        return wanted
+        generator = None if deterministic else self._parts.generators.predict
+        return self.collector.actor.predict(observation, generator=generator)
 
     def _restore(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
-        for part, module in self._modules().items():
-            module.load_state_dict(_under(tensors, part))
-        for name, generator in self._generators.items():
-            generator.set_state(tensors[f"generator.{name}"])
-        optimizer = self.learner.optimizer
-        leaves = sum(len(group["params"]) for group in optimizer.param_groups)
-        states = {i: _under(tensors, f"optimizer.{i}") for i in range(leaves)}
-        optimizer.load_state_dict(
-            {"state": {i: s for i, s in states.items() if s}, "param_groups": optimizer.state_dict()["param_groups"]}
-        )
+        self._parts.restore(tensors, data.get("generators", {}))
         self.collector.timesteps, self.collector.episodes = data["timesteps"], data["episodes"]
         self._unfinished = None if data["unfinished"] is None else Budget(**data["unfinished"])
         self._resumes = data["resumes"] + 1
-        self.collector.seed = envs.spread_seeds(self._env_seed, self._resumes + 1)[-1]
+        self.collector.seed = envs.spread_seeds(self._seeds.environments, self._resumes + 1)[-1]
 
 
 _SAVED = (
     *("algorithm", "environment", "observations", "actions", "recipe", "custom_network", "seed"),
     *("timesteps", "episodes", "resumes", "unfinished"),
 )
-
-
-def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
 
 
 def _says_stop(answer: object) -> bool:

@@ -14,6 +14,7 @@ from hybridrl.algorithms import PPOConfig
 from hybridrl.data import RolloutStorage
 from hybridrl.envs import ActionSpec, Environments
 from hybridrl.networks import ActorCritic, CategoricalHead, GaussianHead, Head, ObservationNormalizer, Policy
+from hybridrl.placement import Placement, devices
 from hybridrl.recipes import PPORecipe
 
 EnvSource = str | Callable[[], gym.Env[Any, Any]] | gym.vector.VectorEnv[Any, Any, Any]
@@ -95,8 +96,8 @@ def make_head(action: ActionSpec) -> Head:
     return CategoricalHead(action.size) if action.kind == "discrete" else GaussianHead(action.size)
 
 
-def make_storage(environments: Environments, recipe: PPORecipe) -> RolloutStorage:
-    """Room for one rollout of a recipe."""
+def make_storage(environments: Environments, recipe: PPORecipe, placement: Placement) -> RolloutStorage:
+    """Room for one rollout of a recipe, where a placement stores it."""
     rows = recipe.ppo.rollout_steps or environments.max_episode_steps
     if rows is None:
         raise ValueError("rollout_steps=None (whole episodes) needs a time limit: give the recipe max_episode_steps")
@@ -106,5 +107,7 @@ def make_storage(environments: Environments, recipe: PPORecipe) -> RolloutStorag
         environments.num_envs,
         observation_shape=environments.observation.shape,
         observation_dtype=environments.observation.dtype,
-        action_size=None if action.kind == "discrete" else action.size,
+        action=((), torch.int64) if action.kind == "discrete" else ((action.size,), torch.float32),
+        device=placement.store_device,
+        pin=any(map(devices.can_pin, placement.devices)),
     )

@@ -24,6 +24,8 @@ LEVELS = {
     "advisor": 3,
     "checkpoints": 4,
     "building": 4,
+    "assembly": 4,
+    "auto": 4,
     "progress": 4,
     "results": 4,
     "recipes": 4,

@@ -49,7 +49,7 @@ def weights(agent: hrl.PPO) -> Tensor:
 
 def state(agent: hrl.PPO) -> dict[str, Tensor]:
     """All that is saved, apart from the counters."""
-    return {name: tensor.clone() for name, tensor in agent._tensors().items()}
+    return {name: tensor.clone() for name, tensor in agent._parts.tensors().items()}
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -102,7 +102,7 @@ def test_the_global_random_state_does_not_matter() -> None:
 def test_each_use_of_randomness_has_a_stream_of_its_own() -> None:
     """C51: and the environments' first observations differ from one another."""
     agent = hrl.PPO("CartPole-v1", SMALL, seed=0)
-    seeds = [g.initial_seed() for g in agent._generators.values()] + [agent._env_seed]
+    seeds = [g.initial_seed() for g in agent._parts.generators.named().values()] + [agent._seeds.environments]
     assert len(set(seeds)) == 4
     rollout, _ = agent.collector.collect(1)
     assert not torch.equal(rollout.observation[0, 0], rollout.observation[0, 1])
@@ -493,8 +493,8 @@ def test_there_is_one_schedule() -> None:
 
 
 def test_no_device_is_replaced_by_another() -> None:
-    with pytest.raises(ValueError, match="placement 'cuda': this version acts and learns on: cpu") as error:
-        hrl.PPO("CartPole-v1", SMALL, placement="cuda")
+    with pytest.raises(ValueError, match=r"placement 'npu': device 'npu': this machine has cpu") as error:
+        hrl.PPO("CartPole-v1", SMALL, placement="npu")
     line(error)
 
 
@@ -590,9 +590,9 @@ def test_no_tensor_is_left_behind_when_modules_move(env: str) -> None:
     """C63: each is a parameter or a buffer, or part of the flat vectors, the optimiser or the rollout's arena."""
     agent = hrl.PPO(env, dataclasses.replace(NORMALIZED, bounds="scale", ppo=CRITIC.ppo))
     agent.learn(total_timesteps=64)
-    known = [t for module in agent._modules().values() for t in (*module.parameters(), *module.buffers())]
+    known = [t for module in agent._parts._modules().values() for t in (*module.parameters(), *module.buffers())]
     flat, optimizer = agent.learner.flat, agent.learner.optimizer
-    known += [flat.values, flat.gradients, agent.collector.storage.arena]
+    known += [flat.values, flat.gradients, agent.collector.storage.arena.block]
     known += [t for per in optimizer.state.values() for t in per.values()]
     homes = {t.untyped_storage().data_ptr() for t in known}
     found = dict(reachable(agent))
@@ -806,8 +806,8 @@ def test_a_file_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
 def test_a_loaded_agent_says_where_it_runs(tmp_path: Path) -> None:
     hrl.PPO("CartPole-v1", SMALL).save(tmp_path / "x")
     assert str(hrl.PPO.load(tmp_path / "x", placement="cpu").placement) == "cpu"
-    with pytest.raises(ValueError, match="placement 'cuda'"):
-        hrl.PPO.load(tmp_path / "x", placement="cuda")
+    with pytest.raises(ValueError, match="placement 'npu'"):
+        hrl.PPO.load(tmp_path / "x", placement="npu")
 
 
 # The progress bar

@@ -152,7 +152,7 @@ class _Batch:
     def minibatches(self, size: int | None, generator: torch.Generator) -> Iterator["_Batch"]:
         """Shuffle once, then slice: near-equal parts, so that no leftover of one or two samples takes a step."""
         count = len(self.log_prob)
-        shuffled = self.take(torch.randperm(count, generator=generator))
+        shuffled = self.take(torch.randperm(count, generator=generator, device=generator.device))
         parts = 1 if size is None else -(-count // size)
         edges = [count * part // parts for part in range(parts + 1)]
         for start, stop in pairwise(edges):
@@ -166,7 +166,7 @@ class PPOLearner:
         policy: its parameters become one flat vector.
         config: see :class:`PPOConfig`.
         num_envs: columns of the rollouts.
-        generator: shuffles samples; on the host.
+        generator: shuffles samples; on the parameters' device.
         normalize_reward: scale rewards by the deviation of their running discounted sums.
         timer: times the phases "returns" and "update".
     """
@@ -183,7 +183,8 @@ class PPOLearner:
     ) -> None:
         self.policy, self.config, self.generator, self.timer = policy, config, generator, timer
         self.flat = FlatParameters(policy)
-        self.reward_normalizer = RewardNormalizer(num_envs, gamma=config.gamma, enabled=normalize_reward)
+        with self.flat.values.device:
+            self.reward_normalizer = RewardNormalizer(num_envs, gamma=config.gamma, enabled=normalize_reward)
         self.optimizer = _adam(self.flat, config)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._warned = False

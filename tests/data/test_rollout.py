@@ -15,7 +15,8 @@ ROWS, ENVS = 4, 3
 
 
 def storage(rows=ROWS, *, shape=(2,), dtype=np.float32, action_size=None):
-    return RolloutStorage(rows, ENVS, observation_shape=shape, observation_dtype=dtype, action_size=action_size)
+    action = ((), torch.int64) if action_size is None else ((action_size,), torch.float32)
+    return RolloutStorage(rows, ENVS, observation_shape=shape, observation_dtype=dtype, action=action)
 
 
 def numbers(field, row, *shape):
@@ -96,7 +97,8 @@ def test_rollouts_are_views_in_the_one_arena():
     into = storage()
     write(into, 0)
     rollout = into.rollout()
-    low, high = into.arena.data_ptr(), into.arena.data_ptr() + into.nbytes
+    low = into.arena.block.data_ptr()
+    high = low + into.nbytes
     assert all(low <= getattr(rollout, name).data_ptr() < high for name in rollout.__slots__)
     into.clear()
     assert len(into.rollout()) == 0
@@ -138,7 +140,7 @@ def test_one_row_too_many_is_refused_and_names_the_cure():
 @pytest.mark.parametrize(("rows", "num_envs"), [(0, 1), (1, 0)])
 def test_a_storage_for_nothing_is_refused(rows, num_envs):
     with pytest.raises(ValueError, match=f"rows={rows}, num_envs={num_envs}: expected at least 1 of each"):
-        RolloutStorage(rows, num_envs, observation_shape=(2,), observation_dtype=np.float32, action_size=None)
+        RolloutStorage(rows, num_envs, observation_shape=(2,), observation_dtype=np.float32, action=((), torch.int64))
 
 
 def test_no_graph_is_stored_or_kept_alive():
