@@ -42,7 +42,7 @@ class PPO:
         recipe: ``"default"``, ``"classic"``, ``"tuned"``, a :class:`~hybridrl.recipes.PPORecipe`, or a
             :class:`~hybridrl.algorithms.ppo.PPOConfig` (the rest is then default).
         network: a module of your own with ``forward(observation [B, ...]) -> (parameters [B, K], value [B])``, where
-            K is the number of actions, or twice the number of continuous dimensions (means, then log deviations);
+            K is the number of actions (of all dimensions), or twice the continuous dimensions (means, log deviations);
             None builds the recipe's. It is trained in place.
         placement: ``"cpu"``.
         schedule: ``"sync"``: act and learn in turns.

@@ -13,7 +13,15 @@ from hybridrl import envs, recipes
 from hybridrl.algorithms import PPOConfig
 from hybridrl.data import RolloutStorage
 from hybridrl.envs import ActionSpec, Environments
-from hybridrl.networks import ActorCritic, CategoricalHead, GaussianHead, Head, ObservationNormalizer, Policy
+from hybridrl.networks import (
+    ActorCritic,
+    CategoricalHead,
+    GaussianHead,
+    Head,
+    MultiCategoricalHead,
+    ObservationNormalizer,
+    Policy,
+)
 from hybridrl.recipes import PPORecipe
 
 EnvSource = str | Callable[[], gym.Env[Any, Any]] | gym.vector.VectorEnv[Any, Any, Any]
@@ -22,10 +30,10 @@ EnvSource = str | Callable[[], gym.Env[Any, Any]] | gym.vector.VectorEnv[Any, An
 def interface(environments: Environments) -> dict[str, list[Any]]:
     """What a policy sees of environments, in plain values."""
     action, observation = environments.action, environments.observation
-    bounds = [action.bounds] if action.kind == "continuous" else []
+    more: list[Any] = [action.bounds] if action.kind == "continuous" else list(action.sizes)
     return {
         "observations": [*observation.shape, observation.dtype.name],
-        "actions": [action.kind, action.size, *bounds],
+        "actions": [action.kind, action.size, *more],
     }
 
 
@@ -41,7 +49,8 @@ def check_alike(environments: Environments, made_for: dict[str, Any], whose: str
 
 
 def _differ_in_bounds(a: dict[str, list[Any]], b: dict[str, list[Any]]) -> bool:
-    return a["observations"] == b["observations"] and a["actions"][:2] == b["actions"][:2]
+    continuous = a["actions"][0] == "continuous"
+    return continuous and a["observations"] == b["observations"] and a["actions"][:2] == b["actions"][:2]
 
 
 def resolve_recipe(recipe: str | PPORecipe | PPOConfig, env: EnvSource) -> PPORecipe:
@@ -92,6 +101,8 @@ def _check_network(network: nn.Module) -> None:
 
 def make_head(action: ActionSpec) -> Head:
     """The distribution over an environment's actions."""
+    if action.kind == "multi-discrete":
+        return MultiCategoricalHead(action.sizes)
     return CategoricalHead(action.size) if action.kind == "discrete" else GaussianHead(action.size)
 
 
@@ -106,5 +117,5 @@ def make_storage(environments: Environments, recipe: PPORecipe) -> RolloutStorag
         environments.num_envs,
         observation_shape=environments.observation.shape,
         observation_dtype=environments.observation.dtype,
-        action_size=None if action.kind == "discrete" else action.size,
+        action=(action.network_shape, torch.from_numpy(np.empty(0, action.network_dtype)).dtype),
     )

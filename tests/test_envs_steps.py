@@ -333,16 +333,28 @@ def test_evaluation_gives_exactly_what_was_asked(episodes, quota):
             evaluate(lambda observation: ZEROS, environments, episodes=0, seed=0)
 
 
-@pytest.mark.parametrize("space", [spaces.Discrete(3, start=5), spaces.Box(-2, 3, (2, 2))], ids=str)
+IDENTITIES = [
+    spaces.Discrete(3, start=5),
+    spaces.MultiDiscrete([[3], [3]], start=[[5], [-5]]),
+    spaces.MultiBinary(2),
+    spaces.Box(-2, 3, (2, 2)),
+]
+
+
+@pytest.mark.parametrize("space", IDENTITIES, ids=str)
 def test_identity_env_rewards_repeating_what_is_seen(space):
     """The perfect policy has the best return, another has less."""
-    discrete = isinstance(space, spaces.Discrete)
+    discrete = not isinstance(space, spaces.Box)
+    size = 2 if isinstance(space, spaces.MultiBinary) else 3
 
     def perfect(observation):
-        return observation.argmax(axis=1) if discrete else observation
+        if not discrete:
+            return observation
+        indices = observation.reshape(2, -1, size).argmax(axis=2)
+        return indices[:, 0] if isinstance(space, spaces.Discrete) else indices
 
     def wrong(observation):
-        return (perfect(observation) + 1) % 3 if discrete else perfect(observation) + 1
+        return (perfect(observation) + 1) % size if discrete else perfect(observation) + 1
 
     with make(lambda: IdentityEnv(space, length=7), 2) as environments:
         best = evaluate(perfect, environments, episodes=4, seed=0)

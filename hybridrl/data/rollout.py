@@ -43,7 +43,7 @@ class RolloutStorage:
         num_envs: N.
         observation_shape: of one observation.
         observation_dtype: as the environment gives it; uint8 stays uint8.
-        action_size: None for one discrete action, else the number of continuous dimensions.
+        action: shape and dtype of one action in the network's terms, such as ``((), torch.int64)``.
 
     Raises:
         ValueError: ``rows`` or ``num_envs`` is below 1.
@@ -56,14 +56,13 @@ class RolloutStorage:
         *,
         observation_shape: tuple[int, ...],
         observation_dtype: npt.DTypeLike,
-        action_size: int | None,
+        action: tuple[tuple[int, ...], torch.dtype],
     ) -> None:
         if rows < 1 or num_envs < 1:
             raise ValueError(f"rows={rows}, num_envs={num_envs}: expected at least 1 of each")
         steps, floats = (rows, num_envs), torch.float32
-        action = (steps, torch.int64) if action_size is None else ((*steps, action_size), floats)
         dtype = torch.from_numpy(np.empty(0, observation_dtype)).dtype
-        layout = {"observation": ((*steps, *observation_shape), dtype), "action": action}
+        layout = {"observation": ((*steps, *observation_shape), dtype), "action": ((*steps, *action[0]), action[1])}
         layout |= dict.fromkeys(("log_prob", "value", "next_value", "reward"), (steps, floats))
         layout |= dict.fromkeys(("terminated", "truncated", "valid"), (steps, torch.bool))
         self.arena, views = arena_views(layout)
@@ -72,12 +71,12 @@ class RolloutStorage:
             views[name].numpy() for name in ("observation", "reward", "terminated", "truncated", "valid")
         )
         self.rows, self.written = rows, 0
-        self._made = (rows, num_envs, observation_shape, observation_dtype, action_size)
+        self._made = (rows, num_envs, observation_shape, observation_dtype, action)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "RolloutStorage":
         """Copy the arena, then cut it anew: copied views would each get memory of their own."""
-        rows, num_envs, shape, dtype, size = self._made
-        duplicate = RolloutStorage(rows, num_envs, observation_shape=shape, observation_dtype=dtype, action_size=size)
+        rows, num_envs, shape, dtype, action = self._made
+        duplicate = RolloutStorage(rows, num_envs, observation_shape=shape, observation_dtype=dtype, action=action)
         duplicate.arena.copy_(self.arena)
         duplicate.written = self.written
         return duplicate

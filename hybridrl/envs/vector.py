@@ -68,7 +68,7 @@ class Environments:
         self._ingest = _ingestion(env, self.observation.dtype)
         self._all = np.ones(self.num_envs, dtype=np.bool_)
         self._same_step = self.autoreset == "same_step"
-        self._action_shape = (self.num_envs, self.action.size)[: 1 if self.action.kind == "discrete" else 2]
+        self._action_shape = (self.num_envs, *self.action.network_shape)
         self._ended: npt.NDArray[np.bool_] | None = None  # None: not reset yet, or closed
         self._closed = False
         self._shape = (self.num_envs, *self.observation.shape)
@@ -89,7 +89,7 @@ class Environments:
         return self._ingest(observation)
 
     def step(self, actions: Array) -> Step:
-        """Step all environments by ``actions`` in the network's terms: int [N], or float [N, size]."""
+        """Step all environments by ``actions`` in the network's terms, ``[N, *action.network_shape]``."""
         before = self._ended
         if before is None or actions.shape != self._action_shape:
             raise ValueError(self._step_refused(actions))

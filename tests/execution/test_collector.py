@@ -45,7 +45,7 @@ def counting(
 def collector(environments: envs.Environments, rows: int, *, timer: Timer | None = None) -> Collector:
     policy = Policy(Repeat(), CategoricalHead(2), ObservationNormalizer((1,), enabled=False))
     storage = RolloutStorage(
-        rows, environments.num_envs, observation_shape=(1,), observation_dtype=np.float32, action_size=None
+        rows, environments.num_envs, observation_shape=(1,), observation_dtype=np.float32, action=((), torch.int64)
     )
     generator = torch.Generator().manual_seed(0)
     return Collector(environments, policy, storage, generator=generator, seed=0, timer=timer or NullTimer())
@@ -184,7 +184,7 @@ def test_the_environment_gets_the_clipped_action_and_the_storage_the_raw_one() -
     network = Repeat(2)
     network.parameters_row.data = torch.tensor([0.0, np.log(5.0)])  # mean 0, deviation 5
     policy = Policy(network, GaussianHead(1), ObservationNormalizer((1,), enabled=False))
-    storage = RolloutStorage(40, 1, observation_shape=(1,), observation_dtype=np.float32, action_size=1)
+    storage = RolloutStorage(40, 1, observation_shape=(1,), observation_dtype=np.float32, action=((1,), torch.float32))
     one = Collector(
         environments, policy, storage, generator=torch.Generator().manual_seed(0), seed=0, timer=NullTimer()
     )

@@ -49,7 +49,9 @@ class Constant(nn.Module):
 
 def collector(num_envs: int, length: int, rows: int, timer: Timer) -> Collector:
     environments = envs.make(lambda: CountingEnv(length), num_envs)
-    storage = RolloutStorage(rows, num_envs, observation_shape=(1,), observation_dtype=np.float32, action_size=None)
+    storage = RolloutStorage(
+        rows, num_envs, observation_shape=(1,), observation_dtype=np.float32, action=((), torch.int64)
+    )
     policy = Policy(Constant(), CategoricalHead(2), ObservationNormalizer((1,), enabled=False))
     return Collector(environments, policy, storage, generator=torch.Generator().manual_seed(0), seed=0, timer=timer)
 
