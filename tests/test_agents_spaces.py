@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import hybridrl as hrl
 from hybridrl import cli
@@ -93,3 +94,17 @@ def test_the_full_torque_of_pendulum_is_used(said: float, torque: float) -> None
         rollout, _ = agent.collector.collect(3)
     assert (rollout.action == said).all()
     assert {float(action[0]) for action in received} == {torque}
+
+
+def test_a_run_without_autoreset_is_the_run_with_resets_in_the_same_step() -> None:
+    """C11, C94: the same transitions, episodes and final values, so the same weights to the last bit."""
+
+    def run(mode: AutoresetMode) -> tuple[list[Any], torch.Tensor]:
+        factories = [lambda length=length: CountingEnv(length, truncates=True) for length in (3, 5)]
+        agent = hrl.PPO(SyncVectorEnv(factories, autoreset_mode=mode), SMALL, seed=1)
+        return agent.learn(total_timesteps=64).episodes, agent.learner.flat.values.clone()
+
+    same_step, disabled = run(AutoresetMode.SAME_STEP), run(AutoresetMode.DISABLED)
+    assert len(same_step[0]) == 16
+    assert same_step[0] == disabled[0]
+    assert torch.equal(same_step[1], disabled[1])

@@ -28,7 +28,11 @@ from hybridrl.envs.spaces import Bounds
 from hybridrl.envs.vector import Autoreset, Environments
 
 AnyVectorEnv = gym.vector.VectorEnv[Any, Any, Any]
-_MODES = {"next_step": AutoresetMode.NEXT_STEP, "same_step": AutoresetMode.SAME_STEP}
+_MODES = {
+    "next_step": AutoresetMode.NEXT_STEP,
+    "same_step": AutoresetMode.SAME_STEP,
+    "disabled": AutoresetMode.DISABLED,
+}
 
 
 def make(
@@ -43,7 +47,8 @@ def make(
 ) -> Environments:
     """Make ``num_envs`` environments from a Gymnasium id, a callable that makes one, or a VectorEnv.
 
-    ``max_episode_steps`` truncates episodes there. ``autoreset`` is "next_step" (default) or "same_step".
+    ``max_episode_steps`` truncates episodes there. ``autoreset`` is "next_step" (default), "same_step" or
+    "disabled" (ended episodes are then reset by ``Environments``, within the step).
     ``batched``: True demands the batched implementation that Gymnasium registers, False refuses it, None takes
     it where it presents the same spaces, for num_envs > 1 and "next_step". ``env_kwargs`` go to the environment
     that the id names. ``bounds`` as in ``ActionSpec``. A mistake raises a ValueError of one line.
@@ -71,7 +76,7 @@ class _Options:
         if self.max_episode_steps is not None:
             _at_least_one("max_episode_steps", self.max_episode_steps)
         if self.autoreset not in (None, *_MODES):
-            raise ValueError(f"autoreset={self.autoreset!r}: expected 'next_step', 'same_step' or None")
+            raise ValueError(f"autoreset={self.autoreset!r}: expected 'next_step', 'same_step', 'disabled' or None")
         for name in ("max_episode_steps", "num_envs"):
             if name in self.env_kwargs:
                 raise ValueError(f"env_kwargs has {name!r}: give it to make() as {name}= instead")
