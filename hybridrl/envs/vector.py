@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from hybridrl.envs.factory import first_line
+from hybridrl.envs.processes import ProcessVectorEnv
 from hybridrl.envs.spaces import ActionSpec, Array, Bounds, ObservationSpec
 
 Autoreset = Literal["next_step", "same_step", "disabled"]
@@ -21,6 +22,7 @@ _AUTORESET: dict[AutoresetMode, Autoreset] = {
     AutoresetMode.SAME_STEP: "same_step",
     AutoresetMode.DISABLED: "disabled",
 }
+_SEPARATE = (SyncVectorEnv, AsyncVectorEnv, ProcessVectorEnv)  # each row is an environment with a seed of its own
 _FINAL_KEYS = ("final_obs", "final_observation")  # the second is Gymnasium's name before 1.0
 
 
@@ -100,6 +102,7 @@ class Environments:
             raise ValueError(self._answer_refused(observation, rewards))
         terminated = np.array(terminations, dtype=np.bool_)
         truncated = np.array(truncations, dtype=np.bool_)
+        reward = np.array(rewards, dtype=np.float32)  # now: a reset below may write it again
         self._ended = ended = terminated | truncated
         valid = ~before if self.autoreset == "next_step" else self._all.copy()
         final = None
@@ -107,14 +110,14 @@ class Environments:
             final = final_observations(infos, observation, ended)
         elif self.autoreset == "disabled" and ended.any():
             observation, final = self._reset_ended(ended, observation), observation
-        return Step(observation, np.array(rewards, dtype=np.float32), terminated, truncated, valid, final)
+        return Step(observation, reward, terminated, truncated, valid, final)
 
     def _reset_ended(self, ended: npt.NDArray[np.bool_], final: Array) -> Array:
         """Reset the rows that ended, and return the observations; the others' must stay as they are."""
         try:
             raw, _ = self._env.reset(options={"reset_mask": ended.copy()})
         except (TypeError, ValueError, KeyError, AssertionError, NotImplementedError, gym.error.Error) as error:
-            if isinstance(self._env, SyncVectorEnv | AsyncVectorEnv):
+            if isinstance(self._env, _SEPARATE):
                 raise  # these can; an environment in them raised
             raise ValueError(_RESET_REFUSED.format(f"raised {type(error).__name__}: {first_line(error)}")) from error
         observation = self._ingest(raw)
@@ -165,7 +168,7 @@ class Environments:
         seeds = spread_seeds(seed, self.num_envs + 1)
         self._env.action_space.seed(seeds[-1])
         self._env.single_action_space.seed(seeds[-1])
-        return seeds[:-1] if isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else seeds[0]
+        return seeds[:-1] if isinstance(self._env.unwrapped, _SEPARATE) else seeds[0]
 
     def _answer_refused(self, observation: Array, rewards: Any) -> str:
         return (
