@@ -22,7 +22,7 @@ from hybridrl.building import (
     make_storage,
     resolve_recipe,
 )
-from hybridrl.envs import Environments, Episode
+from hybridrl.envs import Environments, Episode, Processes
 from hybridrl.execution import Budget, Collector, Iteration, synchronous
 from hybridrl.placement import Placement
 from hybridrl.profiling import NullTimer, PhaseTimer
@@ -47,6 +47,8 @@ class PPO:
         placement: ``"cpu"``.
         schedule: ``"sync"``: act and learn in turns.
         seed: of initialisation, action sampling, shuffling and environments, each of which gets its own stream.
+        processes: True steps each environment in a process of its own, ``"auto"`` where a short measurement says that
+            this is clearly faster; see :func:`hybridrl.envs.make`. Evaluation is in-process.
 
     Raises:
         ValueError: an argument is wrong: what was given, what was expected, what to do.
@@ -68,6 +70,7 @@ class PPO:
         placement: str | Placement = "cpu",
         schedule: str = "sync",
         seed: int = 0,
+        processes: Processes = False,
     ) -> None:
         if schedule != "sync":
             raise ValueError(f"schedule={schedule!r}: expected 'sync', the one that this version has")
@@ -76,7 +79,7 @@ class PPO:
         self.seed = int(seed)
         self._learning = False
         self.recipe = resolve_recipe(recipe, env)
-        self.environments = make_environments(env, self.recipe)
+        self.environments = make_environments(env, self.recipe, processes)
         self.policy = make_policy(self.environments, network, self.recipe, initial)
         self._generators = {
             name: torch.Generator().manual_seed(stream)
@@ -262,6 +265,7 @@ class PPO:
         env: EnvSource | None = None,
         network: nn.Module | None = None,
         placement: str | Placement = "cpu",
+        processes: Processes = False,
     ) -> Self:
         """Read an agent that :meth:`save` wrote, on any machine.
 
@@ -270,6 +274,7 @@ class PPO:
             env: needed where the agent was made with something other than a Gymnasium id.
             network: needed where the agent was made with one; of the same architecture.
             placement: where it shall run, whatever it was saved on.
+            processes: of its environments, whatever it was saved with.
 
         Raises:
             ValueError: the file can't be read, or doesn't fit the environment or the network.
@@ -288,7 +293,7 @@ class PPO:
             raise ValueError(f"{os.fspath(path)}: made with {data['environment']!r}; if you trust it, give it as env=")
         recipe = PPORecipe.from_dict(data["recipe"])
         source: EnvSource = data["environment"] if env is None else env
-        agent = cls(source, recipe, network=network, placement=placement, seed=data["seed"])
+        agent = cls(source, recipe, network=network, placement=placement, seed=data["seed"], processes=processes)
         saved = {"observations": data["observations"], "actions": data["actions"]}
         check_alike(agent.environments, saved, f"{os.fspath(path)}:")
         checkpoints.check_same_shapes(tensors, agent._wanted_tensors(tensors), os.fspath(path))

@@ -12,7 +12,7 @@ from torch import nn
 from hybridrl import envs, recipes
 from hybridrl.algorithms import PPOConfig
 from hybridrl.data import RolloutStorage
-from hybridrl.envs import ActionSpec, Environments
+from hybridrl.envs import ActionSpec, Environments, Processes
 from hybridrl.networks import (
     ActorCritic,
     CategoricalHead,
@@ -66,9 +66,10 @@ def resolve_recipe(recipe: str | PPORecipe | PPOConfig, env: EnvSource) -> PPORe
     return recipe
 
 
-def make_environments(env: EnvSource, recipe: PPORecipe) -> Environments:
-    """The environments that a recipe asks for."""
-    made = envs.make(env, recipe.num_envs, max_episode_steps=recipe.max_episode_steps, bounds=recipe.bounds or "clip")
+def make_environments(env: EnvSource, recipe: PPORecipe, processes: Processes = False) -> Environments:
+    """The environments that a recipe asks for; ``processes`` as in :func:`hybridrl.envs.make`."""
+    limit, bounds = recipe.max_episode_steps, recipe.bounds or "clip"
+    made = envs.make(env, recipe.num_envs, max_episode_steps=limit, bounds=bounds, processes=processes)
     if recipe.bounds is None and made.action.kind == "continuous" and made.action.is_bounded:
         made.bound_actions("scale")
     return made
