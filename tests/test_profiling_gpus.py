@@ -197,6 +197,8 @@ def watched(mask, gpus=(A, B, C), order="PCI_BUS_ID"):
         ("-1", []),
         ("NoDevFiles", []),
         ("1,1", []),
+        ("1,GPU-bbbb-2", []),
+        ("GPU-bbbb-2,GPU-bbbb", []),
     ],
 )
 def test_cuda_visible_devices(mask, found):

@@ -342,6 +342,18 @@ def test_an_exception_in_the_body_passes_and_leaves_no_thread(machine):
     assert machine.opened == machine.closed == 1
 
 
+def test_where_no_thread_can_be_started_the_ends_are_sampled(machine, monkeypatch, caplog):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    caplog.set_level(logging.INFO, logger="hybridrl")
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with machine.monitor(interval_s=0.5) as monitor:
+        machine.clock.advance(2.0)
+    assert monitor.usage.samples == 1
+    assert "RuntimeError: can't start new thread" in caplog.text
+
+
 def test_starting_twice_and_stopping_twice_are_refused_in_one_line(machine):
     monitor = machine.monitor()
     with pytest.raises(ValueError, match=re.escape("never ran: start() it, or put the code inside a with block")):

@@ -163,8 +163,10 @@ def visible_gpus(gpus: Sequence[Gpu], mask: str | None, order: str | None) -> tu
         found = [Match(number, gpu, _only_slice(gpu)) for number, gpu in zip(numbers, numbered or gpus, strict=True)]
         return tuple(found), "NVML lists no GPU that this process may use"
     words = [word.strip() for word in mask.split(",")]
-    matches = () if len(set(words)) < len(words) else tuple(_masked(words, gpus, numbered))
-    return matches, f"{MASK}={mask!r} leaves none of the {len(gpus)} GPUs here"
+    matches = tuple(_masked(words, gpus, numbered))
+    named = [(found.gpu, found.slice) for found in matches if found.gpu is not None]
+    twice = len(set(words)) < len(words) or len(set(named)) < len(named)
+    return () if twice else matches, f"{MASK}={mask!r} leaves none of the {len(gpus)} GPUs here"
 
 
 def _cuda_order(gpus: Sequence[Gpu], order: str | None) -> list[Gpu] | None:

@@ -35,7 +35,7 @@ class PsutilHost:
     ) -> None:
         self._process = psutil.Process()
         self._proc, self._clock, self._cpu_clock = proc, clock, cpu_clock
-        self._children: dict[int, psutil.Process] = {}
+        self._children: dict[int, tuple[psutil.Process, float]] = {}  # and when it was born, by this clock
         self._next_search_s = -float("inf")
 
     def read(self, *, last: bool = False) -> HostReading:
@@ -55,7 +55,8 @@ class PsutilHost:
             before = self._cpu_clock()
             self._search()
             self._next_search_s = self._clock() + (self._cpu_clock() - before) / SEARCH_SHARE
-        readings = [(pid, _read_child(process, self._proc)) for pid, process in self._children.items()]
+        now_s = self._clock()
+        readings = [(pid, _read_child(process, now_s - born_s)) for pid, (process, born_s) in self._children.items()]
         for pid in [pid for pid, reading in readings if reading is None]:
             del self._children[pid]
         return tuple(reading for _, reading in readings if reading is not None)
@@ -69,8 +70,9 @@ class PsutilHost:
         for pid in found:
             if pid not in self._children:
                 try:
-                    self._children[pid] = psutil.Process(pid)
-                except psutil.Error:
+                    process = psutil.Process(pid)
+                    self._children[pid] = process, self._clock() - _age_s(process)
+                except (psutil.Error, OSError):
                     continue  # it has ended since
 
 
@@ -86,17 +88,16 @@ def _descendants(proc: Path, pid: int) -> Iterator[int]:
         yield from _descendants(proc, child)
 
 
-def _read_child(process: psutil.Process, proc: Path) -> ChildReading | None:
+def _read_child(process: psutil.Process, age_s: float) -> ChildReading | None:
     """One child, or None if it has ended, also if its parent hasn't noticed."""
     try:
         with process.oneshot():
             if process.status() == psutil.STATUS_ZOMBIE:
                 return None
-            created = process.create_time()
             return ChildReading(
                 pid=process.pid,
-                created=created,
-                age_s=_age_s(process, proc),
+                created=process.create_time(),
+                age_s=age_s,
                 name=process.name(),
                 cpu_s=_ask(lambda: sum(process.cpu_times()[:2])),  # user and system, without its own children
                 memory=_ask(lambda: process.memory_info().rss),
@@ -107,11 +108,11 @@ def _read_child(process: psutil.Process, proc: Path) -> ChildReading | None:
         return _nameless(process)
 
 
-def _age_s(process: psutil.Process, proc: Path) -> float:
+def _age_s(process: psutil.Process) -> float:
     """Seconds since it was started. Linux counts in ticks of 10 ms; psutil's creation time is off by up to 1 s."""
     if sys.platform != "linux":
         return time.time() - process.create_time()
-    fields = (proc / f"{process.pid}/stat").read_text().rpartition(")")[2].split()
+    fields = (_PROC / f"{process.pid}/stat").read_text().rpartition(")")[2].split()
     started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc(5); the name, in brackets, is the second
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
 

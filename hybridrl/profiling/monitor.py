@@ -130,8 +130,9 @@ class Monitor:
             return
         self._stopped = threading.Event()
         arguments = (self._stopped, self._interval_s)
-        self._thread = threading.Thread(target=self._loop, args=arguments, name="hybridrl-monitor", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._loop, args=arguments, name="hybridrl-monitor", daemon=True)
+        if not isinstance(self._attempt(thread.start), Unknown):  # there may be a limit on threads
+            self._thread = thread
 
     def _loop(self, stopped: threading.Event, interval_s: float) -> None:
         while not stopped.wait(interval_s):
