@@ -25,6 +25,8 @@ LEVELS = {
     "checkpoints": 4,
     "building": 4,
     "progress": 4,
+    "loggers": 4,
+    "runs": 4,
     "results": 4,
     "recipes": 4,
     "agents": 4,
