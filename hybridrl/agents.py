@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ from hybridrl.building import EnvSource, check_alike, interface, make_environmen
 from hybridrl.envs import Environments, Episode, Processes
 from hybridrl.execution import Bridge, Budget, Collector, Iteration, synchronous
 from hybridrl.networks import Policy
+from hybridrl.ops.checks import NonFiniteError, first_non_finite
 from hybridrl.placement import Placement, devices, to_host
 from hybridrl.profiling import NullTimer, PhaseTimer
 from hybridrl.progress import ProgressBar
@@ -127,9 +128,10 @@ class PPO:
         *,
         total_episodes: int | None = None,
         progress_bar: bool = False,
-        callback: Callback | None = None,
+        callback: Callback | Sequence[Callback] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 50,
+        checkpoint_seconds: float | None = None,
         resume: bool = False,
     ) -> TrainingResult:
         """Train for a budget; calling again trains further.
@@ -138,9 +140,10 @@ class PPO:
             total_timesteps: environment steps to take; no more are taken.
             total_episodes: or episodes to finish. Neither: the recipe's budget.
             progress_bar: show one on stderr, where that is a terminal.
-            callback: called after each update; returning False ends training.
+            callback: called after each update, or several, called in turn; one returning False ends training.
             checkpoint: save the agent here now and then and at the end, so that a killed run loses little.
             checkpoint_every: updates between two saves.
+            checkpoint_seconds: save after the first update that ends this long after the last save, too.
             resume: spend what is left of the budget that a saved agent was interrupted in.
 
         Returns:
@@ -148,28 +151,28 @@ class PPO:
 
         Raises:
             ValueError: both budgets are given, there is nothing to resume, or no place for a checkpoint.
+            NonFiniteError: a NaN or an infinity arose: what gave it, and the last checkpoint, which is untouched.
         """
-        if type(checkpoint_every) is not int or checkpoint_every < 1:
-            raise ValueError(f"checkpoint_every={checkpoint_every!r}: expected a whole number of at least 1 update")
-        if callback is not None and not callable(callback):
-            raise ValueError(f"callback={callback!r:.60}: expected a function of one Iteration")
+        saving, callbacks = checkpoints.Schedule(checkpoint_every, checkpoint_seconds), _callbacks(callback)
         if self._learning:
             raise ValueError("learn() was called inside learn(): a callback may evaluate and save, but not learn")
         if checkpoint is not None:
             checkpoints.check_target(checkpoint)  # now, not after hours of training
         budget = self._budget(total_timesteps, total_episodes, resume)
         log = TrainingLog(first_timestep=self.timesteps)
-        with self._timed() as timer, ProgressBar(budget, wanted=progress_bar) as bar:
-            rows = self.recipe.ppo.rollout_steps
+        rows = self.recipe.ppo.rollout_steps
+        progress = ProgressBar(budget, wanted=progress_bar)
+        with _naming(checkpoint, self.collector), self._timed() as timer, progress as bar:
             self.bridge.publish(timer=timer)  # what the caller may have changed in the policy
             for iteration in synchronous(
                 self.collector, self.learner, budget, rows=rows, timer=timer, bridge=self.bridge
             ):
                 log.add(iteration)
                 bar.advance(budget.spent(timesteps=self.timesteps, episodes=self.episodes), log.episodes)
-                if checkpoint is not None and len(log.updates) % checkpoint_every == 0:
+                if checkpoint is not None and saving.is_due():
                     self.save(checkpoint)
-                if callback is not None and _says_stop(callback(iteration)):
+                answers = [call(iteration) for call in callbacks]  # each is called, whatever others say
+                if any(map(_says_stop, answers)):
                     break
         if self._is_spent(budget):
             self._unfinished = None
@@ -242,7 +245,12 @@ class PPO:
 
         Networks, normalisers, optimiser, random number generators and counters are kept. Environments aren't: a
         loaded agent starts new episodes, from seeds derived from its own.
+
+        Raises:
+            NonFiniteError: a weight, a moment or a state of the optimiser is NaN or infinite; an old file is untouched.
         """
+        tensors = self._parts.tensors()
+        self._check_finite(tensors, path)
         seen = interface(self.environments)
         data = {
             "algorithm": "ppo",
@@ -258,7 +266,7 @@ class PPO:
             "unfinished": None if self._unfinished is None else dataclasses.asdict(self._unfinished),
             "generators": self._parts.generator_kinds(),
         }
-        checkpoints.write(path, self._parts.tensors(), data)
+        checkpoints.write(path, tensors, data)
 
     def move(self, placement: str | Placement) -> None:
         """Go on elsewhere: networks, optimiser, normalisers and random numbers move along, and episodes go on.
@@ -386,6 +394,14 @@ class PPO:
         generator = None if deterministic else self._parts.generators.predict
         return self.collector.actor.predict(observation, generator=generator)
 
+    def _check_finite(self, tensors: dict[str, Tensor], path: str | os.PathLike[str]) -> None:
+        """Of a network's own buffers and frozen parameters nothing is known: a mask may hold infinities."""
+        network = self.policy.network
+        frozen = [name for name, parameter in network.named_parameters() if not parameter.requires_grad]
+        own = {f"policy.network.{name}" for name in (*dict(network.named_buffers()), *frozen)}
+        if bad := first_non_finite({name: t for name, t in tensors.items() if name not in own}):
+            raise NonFiniteError(f"{os.fspath(path)}: not saved, {bad[0]} holds {bad[1]:g}, expected finite numbers")
+
     def _restore(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
         self._parts.restore(tensors, data.get("generators", {}))
         self.collector.timesteps, self.collector.episodes = data["timesteps"], data["episodes"]
@@ -398,6 +414,26 @@ _SAVED = (
     *("algorithm", "environment", "observations", "actions", "recipe", "custom_network", "seed"),
     *("timesteps", "episodes", "resumes", "unfinished"),
 )
+
+
+def _callbacks(given: Callback | Sequence[Callback] | None) -> tuple[Callback, ...]:
+    """One, several or none, as a tuple."""
+    several = () if given is None else tuple(given) if isinstance(given, Sequence) else (given,)
+    for each in several:
+        if not callable(each):
+            raise ValueError(f"callback={each!r:.60}: expected a function of one Iteration, or several")
+    return several
+
+
+@contextmanager
+def _naming(checkpoint: str | os.PathLike[str] | None, collector: Collector) -> Iterator[None]:
+    """Add when it was, and what can be gone back to, to the error that ends a run for a number that isn't finite."""
+    try:
+        yield
+    except NonFiniteError as error:
+        when = f"the update at step {collector.timesteps:,}: " if error.step is None else ""
+        last = "" if checkpoint is None else f"; {checkpoints.last_saved(checkpoint)}"
+        raise NonFiniteError(f"{when}{error}{last}", collector.timesteps) from error.__cause__
 
 
 def _says_stop(answer: object) -> bool:

@@ -3,9 +3,11 @@
 import contextlib
 import glob
 import json
+import math
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,49 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
         message = f"{os.fspath(path)}: not a readable checkpoint ({_one_line(error)}); was it cut short?"
         raise ValueError(message) from None
     return tensors, _data(os.fspath(path), header)
+
+
+def last_saved(path: str | os.PathLike[str]) -> str:
+    """What a run that had to stop can go back to, in words: the file at a path and the step that it was saved at."""
+    if not Path(path).exists():
+        return f"no checkpoint yet at {os.fspath(path)}"
+    try:
+        step = read(path)[1].get("timesteps")
+    except ValueError as error:
+        return f"last checkpoint: {error}"
+    return f"last checkpoint: {os.fspath(path)}" + (f" (step {step:,})" if isinstance(step, int) else "")
+
+
+class Schedule:
+    """When to save: every so many updates, and at least every so many seconds.
+
+    Args:
+        every: updates between two saves.
+        seconds: since the last save, after which the next update is followed by one; None: time doesn't matter.
+        clock: nanoseconds.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+
+    def __init__(
+        self, every: int, seconds: float | None = None, *, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        if type(every) is not int or every < 1:
+            raise ValueError(f"checkpoint_every={every!r}: expected a whole number of at least 1 update")
+        if seconds is not None and (type(seconds) not in (int, float) or not 0 < seconds < math.inf):
+            raise ValueError(f"checkpoint_seconds={seconds!r}: expected a number above 0, or None")
+        self._every, self._seconds, self._clock = every, seconds, clock
+        self._updates, self._saved_at = 0, clock()
+
+    def is_due(self) -> bool:
+        """Whether to save after this update; call it once for each, and save where it says so."""
+        self._updates += 1
+        late = self._seconds is not None and self._clock() - self._saved_at >= self._seconds * 1e9
+        if not late and self._updates < self._every:
+            return False
+        self._updates, self._saved_at = 0, self._clock()
+        return True
 
 
 def check_same_shapes(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: str) -> None:

@@ -28,6 +28,8 @@ LEVELS = {
     "assembly": 4,
     "auto": 4,
     "progress": 4,
+    "loggers": 4,
+    "runs": 4,
     "results": 4,
     "recipes": 4,
     "agents": 4,

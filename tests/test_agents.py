@@ -213,6 +213,24 @@ def test_a_callback_stops_training_and_resume_spends_the_rest(no: Any) -> None:
         agent.learn(resume=True)
 
 
+def test_every_one_of_several_callbacks_is_called_and_any_stops() -> None:
+    agent, seen = hrl.PPO(counting(100), SMALL), list[tuple[str, int]]()
+
+    def first(iteration: Iteration) -> bool:
+        seen.append(("first", iteration.timesteps))
+        return iteration.timesteps < 64
+
+    assert agent.learn(total_timesteps=160, callback=[first, lambda i: seen.append(("second", i.timesteps))]).stopped
+    assert seen == [("first", 32), ("second", 32), ("first", 64), ("second", 64)]
+    assert not agent.learn(resume=True, callback=()).stopped
+
+
+@pytest.mark.parametrize("wrong", [3, "print", [print, None]])
+def test_what_is_no_callback_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"callback=.*expected a function of one Iteration, or several"):
+        hrl.PPO(counting(), SMALL).learn(10, callback=wrong)
+
+
 @pytest.mark.parametrize("answer", [None, True, 0, "", np.True_])
 def test_other_answers_of_a_callback_go_on(answer: Any) -> None:
     result = hrl.PPO(counting(100), SMALL).learn(total_timesteps=96, callback=lambda _: answer)
@@ -586,10 +604,19 @@ def reachable(root: object) -> Iterator[tuple[str, Tensor]]:
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_no_tensor_is_left_behind_when_modules_move(env: str) -> None:
+def test_no_tensor_is_left_behind_when_modules_move(env: str, tmp_path: Path) -> None:
     """C63: each is a parameter or a buffer, or part of the flat vectors, the optimiser or the rollout's arena."""
     agent = hrl.PPO(env, dataclasses.replace(NORMALIZED, bounds="scale", ppo=CRITIC.ppo))
     agent.learn(total_timesteps=64)
+    check_homes(agent)
+    agent.save(tmp_path / "x")  # and so it is after loading
+    loaded = hrl.PPO.load(tmp_path / "x")
+    check_homes(loaded)
+    loaded.learn(total_timesteps=64)
+    check_homes(loaded)
+
+
+def check_homes(agent: hrl.PPO) -> None:
     known = [t for module in agent._parts._modules().values() for t in (*module.parameters(), *module.buffers())]
     flat, optimizer = agent.learner.flat, agent.learner.optimizer
     known += [flat.values, flat.gradients, agent.collector.storage.arena.block]
@@ -616,6 +643,9 @@ def test_a_saved_agent_comes_back(env: str, recipe: PPORecipe, tmp_path: Path) -
     assert loaded.recipe == agent.recipe
     assert (loaded.timesteps, loaded.episodes, loaded.seed) == (agent.timesteps, agent.episodes, 3)
     assert same(state(loaded), state(agent))
+    # C61: the optimiser's state is where the parameters are.
+    places = {t.device for moments in loaded.learner.optimizer.state.values() for t in moments.values()}
+    assert places == {loaded.learner.flat.values.device}
     observation = np.random.default_rng(0).normal(size=(20, *agent.environments.observation.shape))
     for deterministic in (True, False):  # the sampling goes on with the same random numbers
         mine, theirs = (a.predict(observation, deterministic=deterministic)[0] for a in (agent, loaded))
@@ -673,6 +703,26 @@ def test_an_agent_is_saved_at_the_end_and_now_and_then(tmp_path: Path) -> None:
     assert found == [None, 64, 64, 128, 128]
     _, data = checkpoints.read(path)
     assert (data["timesteps"], data["unfinished"]) == (160, None)
+
+
+def test_an_agent_is_saved_after_so_many_seconds_too(tmp_path: Path) -> None:
+    path, found = tmp_path / "x", []
+    hrl.PPO(counting(100), SMALL).learn(
+        total_timesteps=96,
+        checkpoint=path,
+        checkpoint_seconds=1e-9,
+        callback=lambda _: found.append(checkpoints.read(path)[1]["timesteps"]),
+    )
+    assert found == [32, 64, 96]
+
+
+@pytest.mark.parametrize("placement", ["cuda:7", "cpu+cuda:7"])
+def test_a_saved_agent_is_not_put_where_there_is_no_device(placement: str, tmp_path: Path) -> None:
+    """C64: loading goes through the host; a device that isn't there is an error, not another device."""
+    hrl.PPO("CartPole-v1", SMALL).save(tmp_path / "x")
+    with pytest.raises(ValueError, match=r"cuda:7|cpu") as error:
+        hrl.PPO.load(tmp_path / "x", placement=placement)
+    line(error)
 
 
 def test_a_checkpoint_without_a_folder_is_refused_before_training(tmp_path: Path) -> None:
@@ -886,7 +936,7 @@ class OneBadReward(CountingEnv):
 
 def test_a_reward_that_is_no_number_ends_training_before_it_is_learnt_from(tmp_path: Path) -> None:
     agent = hrl.PPO(lambda: OneBadReward(5), SMALL, seed=0)
-    with pytest.raises(ValueError, match="reward nan in environment 0: expected a finite number") as error:
+    with pytest.raises(ValueError, match=r"reward of environment 0 at step \d+: nan, expected") as error:
         agent.learn(total_timesteps=4_000, checkpoint=tmp_path / "a", checkpoint_every=1)
     line(error)
     assert all(torch.isfinite(p).all() for p in agent.policy.parameters())

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hybridrl import checkpoints
+from hybridrl.profiling.clock import FakeClock
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b.c": torch.tensor(7), "bytes": torch.arange(5, dtype=torch.uint8)}
 
@@ -199,3 +200,50 @@ def test_a_checkpoint_is_as_public_as_any_file_and_goes_through_links(tmp_path: 
     assert link.is_symlink()
     assert (tmp_path / "a").stat().st_mode == plain.stat().st_mode
     checkpoints.read(tmp_path / "a")
+
+
+# When to save, and what was saved
+
+
+def test_a_save_is_due_every_so_many_updates() -> None:
+    schedule = checkpoints.Schedule(3, clock=FakeClock())
+    assert [schedule.is_due() for _ in range(7)] == [False, False, True, False, False, True, False]
+
+
+def test_a_save_is_due_after_so_many_seconds_too() -> None:
+    """Counted from the save before it, whichever made it due."""
+    clock = FakeClock()
+    schedule = checkpoints.Schedule(3, 10.0, clock=clock)
+    seconds = (4, 5, 1, 1, 9, 1, 10, 10, 10, 1, 1, 1)
+    due = []
+    for passed in seconds:
+        clock.advance(seconds=passed)
+        due.append(schedule.is_due())
+    assert due == [False, False, True, False, True, False, True, True, True, False, False, True]
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf"), "1", True])
+def test_seconds_between_saves_are_checked(seconds: Any) -> None:
+    with pytest.raises(ValueError, match=r"checkpoint_seconds=.*: expected a number above 0, or None"):
+        checkpoints.Schedule(1, seconds)
+
+
+def test_the_last_checkpoint_is_named_with_its_step(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    assert checkpoints.last_saved(path) == f"no checkpoint yet at {path}"
+    checkpoints.write(path, TENSORS, {"timesteps": 12_345})
+    assert checkpoints.last_saved(path) == f"last checkpoint: {path} (step 12,345)"
+    path.write_bytes(b"?")
+    assert checkpoints.last_saved(path).startswith(f"last checkpoint: {path}: not a readable checkpoint")
+
+
+def test_reading_goes_through_the_host_whatever_the_device(tmp_path: Path) -> None:
+    """C64: the file names no device, and what is read is on the host even where another one is the default."""
+    path = checkpoints.write(tmp_path / "x", TENSORS, {})
+    header = path.read_bytes()[8 : 8 + int.from_bytes(path.read_bytes()[:8], "little")]
+    assert b"cpu" not in header
+    assert b"cuda" not in header
+    with torch.device("meta"):
+        tensors, _ = checkpoints.read(path)
+    assert {tensor.device.type for tensor in tensors.values()} == {"cpu"}
+    assert torch.equal(tensors["a"], TENSORS["a"])

@@ -1,6 +1,5 @@
 """Proximal policy optimisation (Schulman et al., 2017), plain: the book teaches it, and faster code must equal it."""
 
-import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -12,9 +11,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from hybridrl.algorithms.divergence import diverged
 from hybridrl.data import Rollout
 from hybridrl.flat import FlatParameters
 from hybridrl.networks import Policy, RewardNormalizer
+from hybridrl.ops.checks import NonFiniteError
 from hybridrl.ops.losses import clipped_policy_loss, clipped_value_loss, value_loss
 from hybridrl.ops.returns import gae
 from hybridrl.ops.statistics import approximate_kl, clip_fraction, explained_variance, standardize
@@ -136,6 +137,10 @@ class PPOStatistics:
     learning_rate: float
 
 
+_STATISTICS = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clip_fraction", "gradient_norm")
+"""Of one optimiser step, in the order in which they are computed."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """Valid samples of a rollout, flattened; B of them."""
@@ -150,11 +155,14 @@ class _Batch:
     def take(self, index: Tensor) -> "_Batch":
         return _Batch(*(getattr(self, f.name)[index] for f in fields(_Batch)))
 
+    def parts(self, size: int | None) -> int:
+        """Minibatches of an epoch."""
+        return 1 if size is None else -(-len(self.log_prob) // size)
+
     def minibatches(self, size: int | None, generator: torch.Generator) -> Iterator["_Batch"]:
         """Shuffle once, then slice: near-equal parts, so that no leftover of one or two samples takes a step."""
-        count = len(self.log_prob)
+        count, parts = len(self.log_prob), self.parts(size)
         shuffled = self.take(torch.randperm(count, generator=generator, device=generator.device))
-        parts = 1 if size is None else -(-count // size)
         edges = [count * part // parts for part in range(parts + 1)]
         for start, stop in pairwise(edges):
             yield _Batch(*(getattr(shuffled, f.name)[start:stop] for f in fields(_Batch)))
@@ -201,27 +209,24 @@ class PPOLearner:
             What the update did; read from the device once, at its end.
 
         Raises:
-            ValueError: the module was moved or cast, or the update diverged.
+            ValueError: the module was moved or cast.
+            NonFiniteError: the update diverged, naming the first number in it that isn't finite.
         """
         self.flat.check()  # a module moved or cast since would train a vector that nobody reads
         self._anneal(progress)
         with self.timer.phase(RETURNS):
             batch = self._batch(rollout)
         with self.timer.phase(UPDATE):
-            sums, steps = self._epochs(batch)
+            steps = self._epochs(batch)
             self.policy.normalizer.update(batch.observation)
-            fit = explained_variance(batch.value, batch.target)
-            *means, fitted = to_host(torch.cat([sums / steps, fit.unsqueeze(0)])).tolist()
-        if not all(map(math.isfinite, means)):
-            raise ValueError(
-                f"the update diverged (value loss {means[1]:g}, gradient norm {means[5]:g}): expected finite numbers; "
-                "lower the learning rate, or scale the rewards; the last checkpoint is untouched"
-            )
-        names = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clip_fraction", "gradient_norm")
+            fit, fine = explained_variance(batch.value, batch.target), self._is_finite(batch, steps)
+            *means, fitted, finite = to_host(torch.cat([steps.mean(0), torch.stack([fit, fine])])).tolist()
+        if not finite:
+            raise self._diverged(batch, steps)
         return PPOStatistics(
-            **dict(zip(names, means, strict=True)),
+            **dict(zip(_STATISTICS, means, strict=True)),
             explained_variance=fitted,
-            optimizer_steps=steps,
+            optimizer_steps=len(steps),
             learning_rate=self.optimizer.param_groups[0]["lr"],
         )
 
@@ -243,17 +248,33 @@ class PPOLearner:
         columns = (r.observation, r.action, r.log_prob, value, advantage, target)
         return _Batch(*(column.flatten(0, 1)[index] for column in columns))
 
-    def _epochs(self, batch: _Batch) -> tuple[Tensor, int]:
-        """Every epoch's minibatches; returns the summed statistics ``[6]`` and the number of optimiser steps."""
-        sums, steps = torch.zeros(6, dtype=batch.value.dtype, device=batch.value.device), 0
+    def _is_finite(self, batch: _Batch, steps: Tensor) -> Tensor:
+        """1 where all that was learnt from and all that was learnt is finite, else 0; not read on the host."""
+        trainable = self.flat.values[: self.flat.gradients.numel()]
+        moments = (self.policy.normalizer.variance, self.reward_normalizer.variance)
+        numbers = (steps, batch.advantage, batch.target, trainable, *moments)
+        return torch.stack([torch.isfinite(tensor).all() for tensor in numbers]).all().type(steps.dtype)
+
+    def _diverged(self, batch: _Batch, steps: Tensor) -> NonFiniteError:
+        rewards = {"the variance of rewards": self.reward_normalizer.variance}
+        return diverged(
+            inputs={**rewards, "advantages": batch.advantage, "value targets": batch.target},
+            steps=steps,
+            statistics=_STATISTICS,
+            minibatches=batch.parts(self.config.minibatch_size),
+            weights={name: p for name, p in self.policy.named_parameters() if p.requires_grad},
+            moments={"the variance of observations": self.policy.normalizer.variance},
+        )
+
+    def _epochs(self, batch: _Batch) -> Tensor:
+        """Every epoch's minibatches; returns the statistics ``[S, 6]`` of the S optimiser steps."""
+        steps = list[Tensor]()
         for _ in range(self.config.epochs):
-            before, before_steps = sums.clone(), steps
-            for minibatch in batch.minibatches(self.config.minibatch_size, self.generator):
-                sums += self._step(minibatch)
-                steps += 1
-            if self.config.target_kl and (sums - before)[3].item() / (steps - before_steps) > self.config.target_kl:
+            before = len(steps)
+            steps += map(self._step, batch.minibatches(self.config.minibatch_size, self.generator))
+            if self.config.target_kl and torch.stack(steps[before:])[:, 3].mean().item() > self.config.target_kl:
                 break
-        return sums, steps
+        return torch.stack(steps)
 
     def _step(self, batch: _Batch) -> Tensor:
         """One optimiser step; returns its statistics ``[6]`` without reading them on the host."""

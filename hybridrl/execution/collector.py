@@ -1,5 +1,7 @@
 """Acting: environments and a policy fill a rollout, in place."""
 
+from contextlib import suppress
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -7,7 +9,9 @@ import torch
 from hybridrl.data import Rollout, RolloutStorage
 from hybridrl.envs import Environments, Episode, EpisodeTracker
 from hybridrl.execution.actor import Actor
-from hybridrl.profiling import Timer
+from hybridrl.execution.finite import check_rollout, explain_crash
+from hybridrl.networks import Decision
+from hybridrl.profiling import NullTimer, Timer
 from hybridrl.profiling.phases import ACT, ENV, STORE, TRANSFER
 
 
@@ -58,20 +62,24 @@ class Collector:
             The rollout (views, overwritten by the next call) and the episodes that ended in it.
 
         Raises:
-            ValueError: a reward, or what the policy said, isn't a finite number.
+            NonFiniteError: an observation, a reward, or what the policy said, isn't a finite number; also where that
+                made the environments or the policy raise something else.
         """
         self.storage.clear()
-        finished: list[Episode] = []
+        finished, before = list[Episode](), self.timesteps
         try:
             self._fill(min(rows or self.storage.rows, at_most), rows is None, finished)
-        except BaseException:
+        except BaseException as error:
+            observation = self._observation
             self._abandon()
+            if isinstance(error, Exception):
+                explain_crash(error, self.storage.rollout(), observation, self._repeat(observation), step=before)
             raise
         finally:
             self.timesteps += self.storage.transitions
             self.episodes += len(finished)
         rollout = self._rollout()
-        _check_finite(rollout)
+        check_rollout(rollout, self._observation, step=before)
         return rollout, finished
 
     def _rollout(self) -> Rollout:
@@ -94,6 +102,13 @@ class Collector:
         """The seed once; afterwards the environments go on with the generators that they have."""
         seed, self._seeded = (None if self._seeded else self.seed), True
         return seed
+
+    def _repeat(self, observation: npt.NDArray[np.generic] | None) -> Decision | None:
+        """What the policy says to an observation that something failed at, where it says anything."""
+        if observation is not None:
+            with suppress(RuntimeError, ValueError, ArithmeticError):
+                return self.actor.act(observation, timer=NullTimer()).decision
+        return None
 
     def _abandon(self) -> None:
         """Interrupted midway, nobody knows where the environments stand: the next collection resets them."""
@@ -122,22 +137,3 @@ class Collector:
         if self._awaiting is not None:
             self.storage.write_next_value(self._awaiting, next_value)
             self._awaiting = None
-
-
-def _check_finite(rollout: Rollout) -> None:
-    """Refuse to learn from what isn't a number: one such reward makes every weight one."""
-    bootstrapped = rollout.valid & ~rollout.terminated
-    checks = (
-        ("reward", rollout.reward, rollout.valid, "mend the environment"),
-        ("value", rollout.value, rollout.valid, _CURE),
-        ("value of the next observation", rollout.next_value, bootstrapped, _CURE),
-        ("log-probability", rollout.log_prob, rollout.valid, _CURE),
-    )
-    for what, column, counted, cure in checks:
-        bad = ~torch.isfinite(column) & counted
-        if bad.any():
-            row, env = bad.nonzero()[0].tolist()
-            raise ValueError(f"{what} {column[row, env]:g} in environment {env}: expected a finite number; {cure}")
-
-
-_CURE = "look for observations that aren't finite, or weights that diverged (lower the learning rate)"

@@ -637,7 +637,7 @@ def test_an_update_reads_from_the_device_once(
     lists.clear()
     with HostReads() as reads:
         learner.update(rollout)
-    assert lists == [7]
+    assert lists == [8]
     assert reads.scalars == (0 if target_kl is None else config.epochs)
     assert reads.shapes <= 2  # which rows are valid: for the samples, and for the reward's moments
 
