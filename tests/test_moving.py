@@ -257,3 +257,33 @@ def test_auto_tries_the_cpu_and_each_accelerator_both_ways(monkeypatch: pytest.M
     monkeypatch.setattr(devices, "available", lambda: ("cpu", "cuda", "cuda:1"))
     names = [str(placement) for placement in auto.candidates()]
     assert names == ["cpu", "cpu+cuda", "cuda", "cpu+cuda:1", "cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("placement", "waited_for"),
+    [
+        ("cpu", set()),
+        ("cpu+cuda", {"transfer", "learn", "returns", "update", "publish"}),
+        ("cuda", {"collect", "act", "env", "store", "transfer", "learn", "returns", "update", "publish"}),
+    ],
+)
+def test_only_phases_that_give_a_device_work_wait_for_it(
+    placement: str, waited_for: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C104, C108: acting on the host isn't slowed by a device that it doesn't use."""
+    from hybridrl.assembly import make_timer
+
+    waits: list[None] = []
+    monkeypatch.setattr(devices, "available", lambda: ("cpu", "cuda"))
+    monkeypatch.setattr(
+        devices, "synchronizer", lambda device: None if device.type == "cpu" else lambda: waits.append(None)
+    )
+    timer = make_timer(Placement.parse(placement))
+    waiting = set()
+    with timer.run():
+        for name in ("collect", "act", "env", "store", "transfer", "learn", "returns", "update", "publish"):
+            waits.clear()
+            with timer.phase(name):
+                pass
+            waiting |= {name} if len(waits) == 2 else set()
+    assert waiting == waited_for

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 import torch
 
 from hybridrl.data.arena import Arena
@@ -64,3 +65,39 @@ def test_numpy_sees_the_same_memory():
     views = Arena(FIELDS).views
     views["number"].numpy()[:] = np.arange(6).reshape(3, 2)
     assert views["number"].flatten().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_arena_of_another_layout_is_refused():
+    with pytest.raises(ValueError, match=r"an arena of \['x'\] into one of \['y'\]: expected one layout"):
+        Arena({"y": ((2,), torch.float32)}).copy_(Arena({"x": ((2,), torch.float32)}))
+
+
+def test_an_arena_may_lie_elsewhere():
+    arena = Arena(FIELDS).like(torch.device("meta"))
+    assert arena.device.type == "meta"
+    assert {name: (tuple(v.shape), v.dtype) for name, v in arena.views.items()} == FIELDS
+    assert arena.nbytes == Arena(FIELDS).nbytes
+
+
+@pytest.mark.parametrize(("device", "where"), [("cpu", "doesn't fit: ask"), ("meta", "doesn't fit on meta: ask")])
+def test_what_does_not_fit_is_one_line_with_a_cure(device, where, monkeypatch):
+    """Out of memory, on the host or a device, played by the allocator."""
+
+    def refuse(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has ...")
+
+    monkeypatch.setattr(torch, "full", refuse)
+    with pytest.raises(ValueError, match=where) as error:
+        Arena({"x": ((5, 2**30), torch.float32)}, device=torch.device(device))
+    assert str(error.value).startswith("a rollout of 20.0 GiB ")
+    assert "\n" not in str(error.value)
+
+
+def test_page_locking_is_asked_for_only_where_wanted(monkeypatch):
+    """C69."""
+    asked = []
+    real = torch.full
+    monkeypatch.setattr(torch, "full", lambda *a, pin_memory, **k: asked.append(pin_memory) or real(*a, **k))
+    Arena(FIELDS)
+    Arena(FIELDS, pin=True)
+    assert asked == [False, True]
