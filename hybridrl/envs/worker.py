@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import math
 import os
-import pickle
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def pack(factory: Callable[[], AnyEnv], like: AnyEnv, fields: Fields, mode: Auto
     """Pack a factory by value, with what the worker can't know; a ValueError says why it can't be sent."""
     parcel = _Parcel(factory, _registered(like), (like.observation_space, like.action_space), fields, mode)
     try:
-        return pickle.dumps(CloudpickleWrapper(parcel))  # type: ignore[arg-type]  # it wraps anything
+        return bytes(ForkingPickler.dumps(CloudpickleWrapper(parcel)))  # type: ignore[arg-type]  # it wraps anything
     except Exception as error:
         raise ValueError(
             f"the callable can't be sent to another process ({first_line(error)}): define it in a module, and let it "
@@ -153,7 +153,7 @@ class _Resident:
 
     def move_in(self, parcel: bytes) -> None:
         """Make the environment."""
-        made: _Parcel = pickle.loads(parcel).fn  # noqa: S301  # from the parent, not from a disk
+        made: _Parcel = ForkingPickler.loads(parcel).fn  # what the parent sent, as all that starts a process
         self._board, self._mode = Board.of(self._block, made.fields), made.mode
         if made.spec is not None:
             gym.registry.setdefault(made.spec.id, made.spec)
