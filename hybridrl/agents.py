@@ -15,7 +15,7 @@ from hybridrl.algorithms import PPOConfig, PPOLearner
 from hybridrl.assembly import Seeds, assemble, make_timer
 from hybridrl.auto import choose
 from hybridrl.building import EnvSource, check_alike, interface, make_environments, make_policy, resolve_recipe
-from hybridrl.envs import Environments, Episode
+from hybridrl.envs import Environments, Episode, Processes
 from hybridrl.execution import Bridge, Budget, Collector, Iteration, synchronous
 from hybridrl.networks import Policy
 from hybridrl.placement import Placement, devices, to_host
@@ -36,13 +36,15 @@ class PPO:
         recipe: ``"default"``, ``"classic"``, ``"tuned"``, a :class:`~hybridrl.recipes.PPORecipe`, or a
             :class:`~hybridrl.algorithms.ppo.PPOConfig` (the rest is then default).
         network: a module of your own with ``forward(observation [B, ...]) -> (parameters [B, K], value [B])``, where
-            K is the number of actions, or twice the number of continuous dimensions (means, then log deviations);
+            K is the number of actions (of all dimensions), or twice the continuous dimensions (means, log deviations);
             None builds the recipe's. It is trained in place.
         placement: where it acts and learns: ``"cpu"``, ``"cuda"`` (or another accelerator that torch has here),
             ``"cpu+cuda"`` (acts on the first, learns on the second), a :class:`~hybridrl.placement.Placement`, or
             ``"auto"``, which measures those that are possible here and takes the fastest.
         schedule: ``"sync"``: act and learn in turns.
         seed: of initialisation, action sampling, shuffling and environments, each of which gets its own stream.
+        processes: True steps each environment in a process of its own, ``"auto"`` where a short measurement says that
+            this is clearly faster; see :func:`hybridrl.envs.make`. Evaluation is in-process.
 
     Raises:
         ValueError: an argument is wrong: what was given, what was expected, what to do.
@@ -63,6 +65,7 @@ class PPO:
         placement: str | Placement = "cpu",
         schedule: str = "sync",
         seed: int = 0,
+        processes: Processes = False,
     ) -> None:
         if schedule != "sync":
             raise ValueError(f"schedule={schedule!r}: expected 'sync', the one that this version has")
@@ -74,7 +77,7 @@ class PPO:
         self.recipe = resolve_recipe(recipe, env)
         self.choice = choose(env, self.recipe, network, self.seed) if placement == "auto" else None
         self.placement = Placement.parse(placement) if self.choice is None else self.choice.placement
-        self.environments = make_environments(env, self.recipe)
+        self.environments = make_environments(env, self.recipe, processes)
         policy = make_policy(self.environments, network, self.recipe, initial)
         # Only an id says everything about an environment: a callable may wrap what it makes.
         self._env_id = env if isinstance(env, str) else None
@@ -293,6 +296,7 @@ class PPO:
         env: EnvSource | None = None,
         network: nn.Module | None = None,
         placement: str | Placement = "cpu",
+        processes: Processes = False,
     ) -> Self:
         """Read an agent that :meth:`save` wrote, on any machine.
 
@@ -301,6 +305,7 @@ class PPO:
             env: needed where the agent was made with something other than a Gymnasium id.
             network: needed where the agent was made with one; of the same architecture.
             placement: where it shall run, whatever it was saved on.
+            processes: of its environments, whatever it was saved with.
 
         Raises:
             ValueError: the file can't be read, or doesn't fit the environment or the network.
@@ -319,7 +324,7 @@ class PPO:
             raise ValueError(f"{os.fspath(path)}: made with {data['environment']!r}; if you trust it, give it as env=")
         recipe = PPORecipe.from_dict(data["recipe"])
         source: EnvSource = data["environment"] if env is None else env
-        agent = cls(source, recipe, network=network, placement=placement, seed=data["seed"])
+        agent = cls(source, recipe, network=network, placement=placement, seed=data["seed"], processes=processes)
         saved = {"observations": data["observations"], "actions": data["actions"]}
         check_alike(agent.environments, saved, f"{os.fspath(path)}:")
         kinds = data.get("generators", {})

@@ -17,6 +17,7 @@ from hybridrl.flat import FlatParameters
 from hybridrl.networks import Policy
 from hybridrl.placement import Placement, devices, move, to_host
 from hybridrl.profiling import NullTimer, PhaseTimer
+from hybridrl.profiling.phases import LEARN, PUBLISH, RETURNS, TRANSFER, UPDATE
 from hybridrl.recipes import PPORecipe
 
 
@@ -160,8 +161,15 @@ def assemble(
 
 
 def make_timer(placement: Placement) -> PhaseTimer:
-    """The timer for a placement; it waits for accelerators, so that what is queued is charged to who queued it."""
-    return PhaseTimer(synchronize=devices.synchronizer_of_all(placement.devices))
+    """The timer for a placement.
+
+    It waits for accelerators at both ends of the phases that give them work, so that the time is charged to who queued
+    it. Acting on the host queues nothing: there it doesn't wait, and costs what it costs on the CPU.
+    """
+    wait = devices.synchronizer_of_all(placement.devices)
+    if wait is None or placement.act_device.type != devices.CPU:
+        return PhaseTimer(synchronize=wait)
+    return PhaseTimer(synchronize=wait, synchronize_in=(TRANSFER, LEARN, RETURNS, UPDATE, PUBLISH))
 
 
 def _copied(policy: Policy) -> Policy:

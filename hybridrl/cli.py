@@ -90,6 +90,8 @@ def _add_train(commands: "argparse._SubParsersAction[_Parser]") -> None:
     length.add_argument("--total-episodes", type=int, metavar="N", help="episodes, instead of steps")
     train.add_argument("--seed", type=int, metavar="N", help="(default: 0)")
     train.add_argument("--placement", default="cpu", help="(default: %(default)s)")
+    processes = ("no", "yes", "auto")
+    train.add_argument("--processes", choices=processes, default="no", help="one for each environment (default: no)")
     train.add_argument("--threads", type=int, default=1, metavar="N", help="torch threads (default: 1)")
     train.add_argument("--checkpoint", metavar="FILE", type=Path, help="save the agent here, during and after training")
     train.add_argument("--checkpoint-every", type=int, default=50, metavar="N", help="updates between saves")
@@ -106,12 +108,18 @@ def _train(options: argparse.Namespace) -> None:
     _check_train(options)
     _set_threads(options.threads)
     resume = options.resume and options.checkpoint.exists()
+    processes: Any = {"no": False, "yes": True, "auto": "auto"}[options.processes]
     if resume:
         _check_environment(options)
-        agent = PPO.load(options.checkpoint, env=options.env, placement=options.placement)
+        agent = PPO.load(options.checkpoint, env=options.env, placement=options.placement, processes=processes)
         _check_same(agent, options)
     else:
-        agent = PPO(options.env, _wanted_recipe(options), placement=options.placement, seed=options.seed or 0)
+        agent = PPO(
+            *(options.env, _wanted_recipe(options)),
+            placement=options.placement,
+            seed=options.seed or 0,
+            processes=processes,
+        )
     try:
         _learn_and_show(agent, options, resume)
     finally:

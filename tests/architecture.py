@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LEVELS = {
     "ops": 0,
     "utilization": 0,
+    "launch": 0,
     "profiling": 1,
     "placement": 1,
     "simgpu": 1,

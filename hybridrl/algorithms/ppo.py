@@ -18,6 +18,7 @@ from hybridrl.networks import Policy, RewardNormalizer
 from hybridrl.ops.losses import clipped_policy_loss, clipped_value_loss, value_loss
 from hybridrl.ops.returns import gae
 from hybridrl.ops.statistics import approximate_kl, clip_fraction, explained_variance, standardize
+from hybridrl.placement import to_host
 from hybridrl.profiling import Timer
 from hybridrl.profiling.phases import RETURNS, UPDATE
 
@@ -210,7 +211,7 @@ class PPOLearner:
             sums, steps = self._epochs(batch)
             self.policy.normalizer.update(batch.observation)
             fit = explained_variance(batch.value, batch.target)
-            *means, fitted = torch.cat([sums / steps, fit.unsqueeze(0)]).tolist()
+            *means, fitted = to_host(torch.cat([sums / steps, fit.unsqueeze(0)])).tolist()
         if not all(map(math.isfinite, means)):
             raise ValueError(
                 f"the update diverged (value loss {means[1]:g}, gradient norm {means[5]:g}): expected finite numbers; "

@@ -71,6 +71,7 @@ class RolloutStorage:
         ValueError: ``rows`` or ``num_envs`` is below 1, or the arena doesn't fit.
 
     Attributes:
+        device: as given.
         arena: the fields that are stored where the policy acts; on the host, all of them.
     """
 
@@ -110,23 +111,18 @@ class RolloutStorage:
             self._answers.views[name].numpy() for name in ("reward", "terminated", "truncated", "valid")
         )
         self._observation = self._full.observation.numpy() if on_host else None
-        self._pin = pin
+        self.device, self._pin = device, pin
         self._mark: Mark | None = None
 
     def __deepcopy__(self, memo: dict[int, object]) -> "RolloutStorage":
         """Copy the arena, then cut it anew: copied views would each get memory of their own."""
         duplicate = RolloutStorage.__new__(RolloutStorage)
         duplicate.rows, duplicate.written, duplicate._layout = self.rows, self.written, self._layout
-        duplicate._allocate(self.arena.device, self._pin)
+        duplicate._allocate(self.device, self._pin)
         duplicate.arena.copy_(self.arena)
         if self._answers is not self.arena:
             duplicate._answers.copy_(self._answers)
         return duplicate
-
-    @property
-    def device(self) -> torch.device:
-        """Where rollouts are stored."""
-        return self.arena.device
 
     @property
     def nbytes(self) -> int:
