@@ -106,6 +106,36 @@ def test_totals_equal_those_of_a_list_of_events(seed):
         assert (row.total_s, row.self_s) == (total(row.path) / 1e9, (total(row.path) - inside) / 1e9)
 
 
+def test_known_phases_are_listed_in_the_order_of_an_iteration():
+    """The first reset times "env" before anything has acted."""
+    clock, timer = make()
+    with timer.run():
+        with timer.phase("learn"):
+            spend(timer, clock, "update", 1)
+            spend(timer, clock, "returns", 1)
+        with timer.phase("collect"):
+            for name in ("env", "store", "act"):
+                spend(timer, clock, name, 1)
+    labels = [row.label for row in timer.report().phases]
+    assert labels == [
+        "collect",
+        "collect/act",
+        "collect/env",
+        "collect/store",
+        "learn",
+        "learn/returns",
+        "learn/update",
+    ]
+
+
+def test_phases_with_names_of_their_own_are_listed_as_they_came():
+    clock, timer = make()
+    with timer.run():
+        for name in ("update", "load", "act"):
+            spend(timer, clock, name, 1)
+    assert [row.label for row in timer.report().phases] == ["update", "load", "act"]
+
+
 def test_phases_nest_as_deep_as_there_may_be_rows():
     clock, timer = make()
 

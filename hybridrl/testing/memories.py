@@ -21,7 +21,7 @@ class TwoMemories(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         with TwoMemories(host=[observations], device=[weights]) as watched:
             ...
-        watched.crossings   # [("host", "device", 4096), ...]: every copy, its direction and bytes
+        watched.crossings   # every copy as [("host", "device", 4096), ...], in bytes
 
     Args:
         memories: name -> tensors whose storages it owns.
