@@ -23,7 +23,7 @@ from hybridrl.placement import Placement, devices, to_host
 from hybridrl.profiling import NullTimer, PhaseTimer
 from hybridrl.progress import ProgressBar
 from hybridrl.recipes import PPORecipe
-from hybridrl.results import TrainingLog, TrainingResult
+from hybridrl.results import TrainingLog, TrainingResult, advised
 
 Callback = Callable[[Iteration], bool | None]
 Array = npt.NDArray[Any]
@@ -79,13 +79,17 @@ class PPO:
         self.choice = choose(env, self.recipe, network, self.seed) if placement == "auto" else None
         self.placement = Placement.parse(placement) if self.choice is None else self.choice.placement
         self.environments = make_environments(env, self.recipe, processes)
-        policy = make_policy(self.environments, network, self.recipe, initial)
         # Only an id says everything about an environment: a callable may wrap what it makes.
         self._env_id = env if isinstance(env, str) else None
         self._custom_network = network is not None
         self._unfinished: Budget | None = None
         self._resumes = 0
-        self._parts = assemble(policy, self.environments, self.recipe, self.placement, self._seeds)
+        try:
+            policy = make_policy(self.environments, network, self.recipe, initial)
+            self._parts = assemble(policy, self.environments, self.recipe, self.placement, self._seeds)
+        except BaseException:
+            self.environments.close()  # in processes, they would outlive the agent that never was
+            raise
 
     @property
     def policy(self) -> Policy:
@@ -178,7 +182,8 @@ class PPO:
             self._unfinished = None
         if checkpoint is not None:
             self.save(checkpoint)
-        return log.result(timer, notes=self._notes(), stopped=self._unfinished is not None)
+        result = log.result(timer, notes=self._notes(), stopped=self._unfinished is not None)
+        return dataclasses.replace(result, report=advised(result.report, self.environments))
 
     def predict(self, observation: Array, state: None = None, *, deterministic: bool = False) -> tuple[Array, None]:
         """Choose actions, as Stable-Baselines3's ``predict`` does.

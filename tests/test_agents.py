@@ -1054,3 +1054,56 @@ def test_evaluation_takes_a_seed_that_training_does_not(monkeypatch: pytest.Monk
     agent.evaluate(2)
     assert len(taken) == 1
     assert taken[0] not in envs.spread_seeds(4, 5)
+
+
+# Hints
+
+
+def report_of(env_s: float, wall_s: float, steps: int) -> hrl.Report:
+    from hybridrl.profiling.report import PhaseRow
+
+    row = PhaseRow(("env",), steps, env_s, env_s)
+    return hrl.Report(wall_s=wall_s, phases=(row,), counters={"env_steps": steps})
+
+
+@pytest.mark.parametrize(
+    ("env_s", "num_envs", "batched", "cores", "hinted"),
+    [
+        (0.9, 4, False, 2.0, True),
+        (0.4, 4, False, 2.0, False),  # other phases took longer
+        (0.9, 1, False, 2.0, False),  # nothing to run at once
+        (0.9, 4, True, 2.0, False),  # not in turn
+        (0.9, 4, False, 1.0, False),
+        (0.9, 4, False, None, False),
+    ],
+)
+def test_slow_environments_stepped_in_turn_are_pointed_out(
+    env_s: float, num_envs: int, batched: bool, cores: float | None, hinted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C06: the environment is the cost, and the advice is about it; from measurement only."""
+    from hybridrl import results
+
+    monkeypatch.setattr(results, "available_cores", lambda: cores)
+    environments = hrl.envs.make("CartPole-v1", num_envs, batched=batched)
+    notes = results.advised(report_of(env_s, 1.0, 1000), environments).notes
+    wanted = (
+        "stepping the environments in turn took 90% of the time, 0.9 ms a step; "
+        "processes='auto' measures whether processes pay"
+    )
+    assert notes == ((wanted,) if hinted else ())
+
+
+def test_fast_environments_are_not_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hybridrl import results
+
+    environments = hrl.envs.make("CartPole-v1", 4, batched=False)
+    assert results.advised(report_of(0.9, 1.0, 100_000), environments).notes == ()
+
+
+def test_an_agent_that_fails_to_be_made_leaves_no_process() -> None:
+    """C47."""
+    import multiprocessing
+
+    with pytest.raises(ValueError, match="expected a torch"):
+        hrl.PPO(counting(), SMALL, network=3, processes=True)  # type: ignore[arg-type]
+    assert multiprocessing.active_children() == []

@@ -76,6 +76,11 @@ class Environments:
         self._closed = False
         self._shape = (self.num_envs, *self.observation.shape)
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether this process steps them one after the other, several of them."""
+        return self.num_envs > 1 and isinstance(self._env.unwrapped, SyncVectorEnv)
+
     def reset(self, seed: int | None = None) -> Array:
         """Start new episodes everywhere and return the observations ``[N, *shape]``.
 
