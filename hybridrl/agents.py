@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from hybridrl import checkpoints, envs
@@ -154,6 +155,7 @@ class PPO:
             Episodes, statistics and the phase report of this call.
 
         Raises:
+            MemoryError: a device has too little; the message says what to make smaller.
             ValueError: both budgets are given, there is nothing to resume, or no place for a checkpoint.
             NonFiniteError: a NaN or an infinity arose: what gave it, and the last checkpoint, which is untouched.
         """
@@ -432,13 +434,20 @@ def _callbacks(given: Callback | Sequence[Callback] | None) -> tuple[Callback, .
 
 @contextmanager
 def _naming(checkpoint: str | os.PathLike[str] | None, collector: Collector) -> Iterator[None]:
-    """Add when it was, and what can be gone back to, to the error that ends a run for a number that isn't finite."""
+    """Add when it was, and what can be gone back to, to an error that ends a run for a number or for want of memory."""
     try:
         yield
     except NonFiniteError as error:
         when = f"the update at step {collector.timesteps:,}: " if error.step is None else ""
-        last = "" if checkpoint is None else f"; {checkpoints.last_saved(checkpoint)}"
-        raise NonFiniteError(f"{when}{error}{last}", collector.timesteps) from error.__cause__
+        raise NonFiniteError(f"{when}{error}{_last(checkpoint)}", collector.timesteps) from error.__cause__
+    except torch.OutOfMemoryError as error:
+        what = str(error).partition("\n")[0].rstrip(".")
+        cure = "use a smaller minibatch_size, or fewer rollout_steps or environments"
+        raise MemoryError(f"at step {collector.timesteps:,}: {what}; {cure}{_last(checkpoint)}") from error
+
+
+def _last(checkpoint: str | os.PathLike[str] | None) -> str:
+    return "" if checkpoint is None else f"; {checkpoints.last_saved(checkpoint)}"
 
 
 def _says_stop(answer: object) -> bool:

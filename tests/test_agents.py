@@ -6,6 +6,7 @@ import io
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -1107,3 +1108,27 @@ def test_an_agent_that_fails_to_be_made_leaves_no_process() -> None:
     with pytest.raises(ValueError, match="expected a torch"):
         hrl.PPO(counting(), SMALL, network=3, processes=True)  # type: ignore[arg-type]
     assert multiprocessing.active_children() == []
+
+
+def test_a_device_without_memory_ends_the_run_with_what_to_make_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of memory, played by the learner at the second update; the last checkpoint is named and untouched."""
+    agent = hrl.PPO("CartPole-v1", SMALL)
+    real, calls = agent.learner.update, []
+
+    def update(*arguments: Any, **options: Any) -> Any:
+        calls.append(None)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has 1 GiB free.")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(agent.learner, "update", update)
+    with pytest.raises(MemoryError) as error:
+        agent.learn(total_timesteps=96, checkpoint=tmp_path / "x", checkpoint_every=1)
+    assert re.fullmatch(
+        r"at step \d+: CUDA out of memory\. Tried to allocate 2\.00 GiB; use a smaller minibatch_size, or fewer "
+        r"rollout_steps or environments; last checkpoint: \S+x \(step \d+\)",
+        line(error),
+    )
+    assert hrl.PPO.load(tmp_path / "x").timesteps > 0
