@@ -69,7 +69,7 @@ class Nvml:
 
     module: Any
     gpus: tuple[Gpu, ...] = ()
-    _gpm: dict[int, _GpmState | Unknown] = field(default_factory=dict)
+    _gpm: dict[int, _GpmState | Unknown] = field(default_factory=dict, init=False)
 
     @classmethod
     def open(cls, load: Callable[[], Any]) -> Nvml | Unknown:
