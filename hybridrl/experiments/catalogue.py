@@ -2,7 +2,7 @@
 
 import difflib
 
-from hybridrl.experiments import classic_cartpole, learning, profilers
+from hybridrl.experiments import classic_cartpole, learning, profilers, transfers
 from hybridrl.experiments.outcome import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -23,6 +23,12 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         claims=("C3",),
         question="What do cProfile and PyTorch's profiler cost, and what does each miss?",
         run=profilers.reproduce,
+    ),
+    Experiment(
+        name="transfers",
+        claims=("B7", "C6"),
+        question="How does a rollout reach a device fastest: in how many copies, and out of which memory?",
+        run=transfers.reproduce,
     ),
     *(learning.experiment(threshold) for threshold in learning.THRESHOLDS),
 )
