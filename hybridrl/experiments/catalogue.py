@@ -2,7 +2,7 @@
 
 import difflib
 
-from hybridrl.experiments import classic_cartpole, learning, profilers, transfers
+from hybridrl.experiments import classic_cartpole, learning, profilers, split_cost, transfers
 from hybridrl.experiments.outcome import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -29,6 +29,12 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         claims=("B7", "C6"),
         question="How does a rollout reach a device fastest: in how many copies, and out of which memory?",
         run=transfers.reproduce,
+    ),
+    Experiment(
+        name="split-networks",
+        claims=("C5",),
+        question="What does it cost to keep the actor on the CPU and the critic on the GPU?",
+        run=split_cost.reproduce,
     ),
     *(learning.experiment(threshold) for threshold in learning.THRESHOLDS),
 )
