@@ -369,14 +369,11 @@ def _verdicts(transfers: Transfers, slow: str, fast: str) -> dict[str, str | Non
 
 
 def _notes(transfers: Transfers) -> tuple[str, ...]:
-    bus = "A copy within the host's memory; no bus is involved" if transfers.device == devices.CPU else ""
-    return tuple(
-        note
-        for note in (
-            bus,
-            "Items and fields get new memory on the device each time, as .to() gives them; the arena keeps its own",
-            "A ratio above 1 says that the second way is faster",
-            "Torch keeps page-locked blocks for reuse: each time but the first, pinning anew costs a copy on the host",
-        )
-        if note
+    notes = (
+        "Items and fields get new memory on the device each time, as .to() gives them; the arena keeps its own",
+        "A ratio above 1 says that the second way is faster",
     )
+    if transfers.device == devices.CPU:
+        return ("A copy within the host's memory; no bus is involved", *notes)
+    reuse = "Torch keeps page-locked blocks for reuse: each time but the first, pinning anew costs a copy on the host"
+    return (*notes, reuse) if devices.can_pin(torch.device(transfers.device)) else notes

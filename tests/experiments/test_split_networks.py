@@ -67,9 +67,9 @@ def test_what_the_published_class_does_is_what_the_watch_refuses() -> None:
 
 
 def test_it_learns_cartpole() -> None:
-    finished = train(agent(SplitConfig()), cartpole(), updates=45, seed=0)
-    assert fmean(episode.return_ for episode in finished[:20]) < 60
-    assert fmean(episode.return_ for episode in finished[-20:]) > 120
+    finished = train(agent(SplitConfig(actor_rate=3e-3)), cartpole(), updates=25, seed=0)
+    assert fmean(episode.return_ for episode in finished[:15]) < 40
+    assert fmean(episode.return_ for episode in finished[-20:]) > 80
 
 
 def test_actions_are_sampled_in_proportion_with_their_log_probabilities() -> None:
