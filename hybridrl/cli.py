@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: after the command's name; None takes the process's.
 
     Returns:
-        Exit code, 0, or 2 for a mistake in the arguments or the files they name, 130 when interrupted.
+        Exit code, 0, 1 where an experiment of a suite failed, 2 for a mistake in the arguments or the files they name,
+        130 when interrupted.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _one_line_warning  # type: ignore[assignment]  # fewer parameters named
-            options.run(options)
+            return int(options.run(options) or 0)
     except BrokenPipeError:  # the reader of our output (head, say) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError, OverflowError, MemoryError) as error:
@@ -69,10 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     what = reproduce.add_mutually_exclusive_group(required=True)
     what.add_argument("--claim", metavar="ID", help="a claim of the ledger, such as C1")
     what.add_argument("--experiment", metavar="NAME", help="an experiment by name, such as ppo-cartpole-tuned")
+    what.add_argument("--suite", metavar="NAME", help="several experiments, each recorded when done, such as placement")
     what.add_argument("--list", action="store_true", help="list claims and experiments")
     reproduce.add_argument("--scale", choices=("smoke", "quick", "full"), help="how much work (default: quick)")
     reproduce.add_argument("--records", metavar="FOLDER", type=Path, help="where to write the record")
     reproduce.add_argument("--threads", type=int, metavar="N", help="torch threads (default: 1)", default=1)
+    reproduce.add_argument("--budget-s", type=float, metavar="S", help="of a suite: seconds for all (default: 600)")
+    reproduce.add_argument("--again", action="store_true", help="of a suite: run also what has a record already")
     reproduce.set_defaults(run=_reproduce)
     for command in (machine, reproduce):
         command.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
@@ -260,20 +264,20 @@ def _machine(options: argparse.Namespace) -> None:
         _print_table(machine.table())
 
 
-def _reproduce(options: argparse.Namespace) -> None:
+def _reproduce(options: argparse.Namespace) -> int:
     from hybridrl.experiments import catalogue
-    from hybridrl.experiments.records import records_folder, stamp, write_record
-    from hybridrl.experiments.scale import VARIABLE
+    from hybridrl.experiments.records import stamp, write_record
 
+    if options.suite is None and (options.again or options.budget_s is not None):
+        raise ValueError("--budget-s and --again belong to --suite: leave them out, or name a suite")
     if options.list:
         _list_experiments(options)
-        return
+        return 0
+    if options.suite is not None:
+        return _reproduce_suite(options)
     by_claim = options.claim is not None
     experiment = catalogue.by_claim(options.claim) if by_claim else catalogue.by_name(options.experiment)
-    records_folder(options.records).mkdir(parents=True, exist_ok=True)  # now, not after the run
-    if options.scale:
-        os.environ[VARIABLE] = options.scale
-    _set_threads(options.threads)
+    _prepare(options)
     outcome = experiment.run()
     path = write_record(stamp(outcome.record), options.records)
     if options.json:
@@ -281,6 +285,39 @@ def _reproduce(options: argparse.Namespace) -> None:
     else:
         _print_table(outcome.result.table())
         print(f"record: {path}")
+    return 0
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    from hybridrl.experiments.records import records_folder
+    from hybridrl.experiments.scale import VARIABLE
+
+    records_folder(options.records).mkdir(parents=True, exist_ok=True)  # now, not after the run
+    if options.scale:
+        os.environ[VARIABLE] = options.scale
+    _set_threads(options.threads)
+
+
+def _reproduce_suite(options: argparse.Namespace) -> int:
+    from hybridrl.experiments import catalogue, suite
+
+    experiments, unanswered = catalogue.suite(options.suite)
+    _prepare(options)
+    entries = suite.run(
+        experiments,
+        run_one=lambda experiment, limit_s: suite.in_own_process(
+            experiment, limit_s, folder=options.records, threads=options.threads, quiet=options.json
+        ),
+        find=lambda experiment: None if options.again else suite.kept_record(experiment, options.records),
+        budget_s=suite.BUDGET_S if options.budget_s is None else options.budget_s,
+        tell=lambda line: print(line, file=sys.stderr if options.json else sys.stdout, flush=True),
+    )
+    if options.json:
+        found = [entry.to_dict() for entry in entries]
+        _print_json({"suite": options.suite, "experiments": found, "claims_without_experiment": unanswered})
+    else:
+        print("\n".join(suite.summary(entries, unanswered)))
+    return int(any(entry.status == "failed" for entry in entries))
 
 
 def _list_experiments(options: argparse.Namespace) -> None:
