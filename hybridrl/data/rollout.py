@@ -211,6 +211,11 @@ class RolloutCopy:
         self._full = Rollout(**{name: view for mine, _ in self._pairs for name, view in mine.views.items()})
 
     @property
+    def blocks(self) -> tuple[Tensor, ...]:
+        """The memory that it fills."""
+        return tuple(mine.block for mine, _ in self._pairs)
+
+    @property
     def nbytes(self) -> int:
         """Bytes that one rollout moves."""
         return sum(mine.nbytes for mine, _ in self._pairs)

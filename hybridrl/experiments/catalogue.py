@@ -2,7 +2,7 @@
 
 import difflib
 
-from hybridrl.experiments import classic_cartpole, learning, profilers, split_cost, transfers, update_cost
+from hybridrl.experiments import classic_cartpole, learning, placements, profilers, split_cost, transfers, update_cost
 from hybridrl.experiments.outcome import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -35,6 +35,12 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         claims=("C4",),
         question="What does acting cost by width and batch, transfers included?",
         run=update_cost.reproduce_acting,
+    ),
+    Experiment(
+        name="placements-pendulum",
+        claims=("B5", "B6"),
+        question="How long does PPO take on Pendulum under each placement, and how busy are CPU and GPU?",
+        run=placements.reproduce,
     ),
     Experiment(
         name="transfers",

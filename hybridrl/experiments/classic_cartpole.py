@@ -1,7 +1,6 @@
 """The classic CartPole set-up, timed by phase and by placement (claims C1, C2, B1).
 
-Columns that this version or this machine can't run stay empty, with the reason; they are never zero. Explained in
-the book, chapter 1.
+Columns that this machine can't run stay empty, with the reason; they are never zero. Explained in the book, chapter 1.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +14,15 @@ from hybridrl.experiments.measurement import Measurement
 from hybridrl.experiments.outcome import Outcome, command
 from hybridrl.experiments.record import Record, Series
 from hybridrl.experiments.result import NEEDS_GPU, Cell, Result, Row, unknown
-from hybridrl.profiling import Report
-from hybridrl.profiling.phases import ACT, COLLECT, ENV, LEARN, OTHER, STORE, TRANSFER, UPDATE
+from hybridrl.placement import devices
+from hybridrl.profiling import NullTimer, Report
+from hybridrl.profiling.phases import ACT, COLLECT, ENV, LEARN, OTHER, PUBLISH, STORE, TRANSFER, UPDATE
 from hybridrl.results import TrainingResult
 from hybridrl.utilization.model import busy_share, speedup_bound
 
 PLACEMENTS = ("cpu", "gpu", "cpu+gpu")
 """All on the CPU; all on the GPU; act on the CPU and learn on the GPU."""
+PUBLISHED_MOVING_PERCENT: Mapping[str, float | None] = {"cpu": None, "gpu": 37.0, "cpu+gpu": None}
 PUBLISHED_WALL_S: Mapping[str, float | None] = {"cpu": 47.0, "gpu": 128.0, "cpu+gpu": None}
 PUBLISHED_STEP_MS: Mapping[str, float | None] = {"cpu": 0.3, "gpu": 0.5, "cpu+gpu": None}
 PUBLISHED_PHASES_MS: Mapping[str, Mapping[str, float]] = {
@@ -54,18 +55,42 @@ def episodes() -> int:
     return scale.pick(smoke=6, quick=100, full=500)
 
 
-def train(*, repeats: int, total_episodes: int | None = None) -> list[TrainingResult]:
-    """Run the same work several times: the spread is then the machine's alone. One warm-up run goes first.
+def places() -> dict[str, str]:
+    """The columns that this machine can run, and the placement that each of them is here."""
+    _, *accelerators = devices.available()
+    if not accelerators:
+        return {"cpu": "cpu"}
+    return {"cpu": "cpu", "gpu": accelerators[0], "cpu+gpu": f"cpu+{accelerators[0]}"}
+
+
+Runs = Mapping[str, Sequence[TrainingResult]]
+
+
+def train(*, repeats: int, total_episodes: int | None = None) -> dict[str, list[TrainingResult]]:
+    """Run the same work several times under every placement that is possible here, in turns.
+
+    One warm-up run of each goes first. All have one seed: the spread is then the machine's alone. Devices draw
+    different random numbers, so that the work is the same within a column, and not quite between columns.
 
     Args:
-        repeats: runs, all with one seed.
+        repeats: runs of each.
         total_episodes: None takes the scale's.
+
+    Returns:
+        Column -> its runs.
     """
-    _agent().learn(total_episodes=2)
-    return [_agent().learn(total_episodes=total_episodes or episodes()) for _ in range(repeats)]
+    for placement in places().values():
+        _agent(placement).learn(total_episodes=2)
+    runs: dict[str, list[TrainingResult]] = {column: [] for column in places()}
+    for _ in range(repeats):
+        for column, placement in places().items():
+            runs[column].append(_agent(placement).learn(total_episodes=total_episodes or episodes()))
+    return runs
 
 
-def measure_parts(*, rollouts: int, repeats: int = 3, clock: Callable[[], float] = perf_counter) -> Parts:
+def measure_parts(
+    *, rollouts: int, repeats: int = 3, placement: str = "cpu", clock: Callable[[], float] = perf_counter
+) -> Parts:
     """Time acting without learning, then learning without acting; the fastest of the repeats.
 
     The policy is trained a little first, so that episodes are neither the shortest nor the longest. The fastest
@@ -74,144 +99,214 @@ def measure_parts(*, rollouts: int, repeats: int = 3, clock: Callable[[], float]
     Args:
         rollouts: episodes to act for, and updates to make on the last of them.
         repeats: of both.
+        placement: where.
         clock: seconds.
     """
-    agent = _agent()
+    agent = _agent(placement)
     agent.learn(total_episodes=rollouts)
+    wait = devices.synchronizer_of_all(agent.placement.devices) or (lambda: None)
     step, update = [], []
     for _ in range(repeats):
+        wait()
         before, start = agent.timesteps, clock()
         for _ in range(rollouts):
             rollout, _ = agent.collector.collect(None)
+        wait()
         acted = clock()
         for _ in range(rollouts):
-            agent.learner.update(rollout)
+            agent.learner.update(agent.bridge.deliver(rollout, timer=NullTimer()))
+            agent.bridge.publish(timer=NullTimer())
+        wait()
         step.append((acted - start) / (agent.timesteps - before))
         update.append((clock() - acted) / rollouts)
     return Parts(min(step), min(update))
 
 
 def phase_milliseconds(report: Report) -> dict[str, float]:
-    """Milliseconds an episode: the claims' env, act, update (all of learning) and transfer, then store and other."""
-    updates = report.counters["updates"]
-    named = {ENV: report.seconds(ENV), ACT: report.seconds(ACT), UPDATE: report.seconds(LEARN), TRANSFER: 0.0}
+    """Milliseconds an episode: the claims' env, act, update (all of learning) and transfer, then store and other.
+
+    Transfer is all that moves data, with its synchronisation: observations and actions, the rollout, the weights. It is
+    taken out of the phase that it happens in.
+    """
+    updates, moving = report.counters["updates"], report.seconds(TRANSFER) or 0.0
+    named = {ENV: report.seconds(ENV), ACT: (report.seconds(ACT) or 0.0) - _moving_while_acting(report)}
+    named |= {UPDATE: report.seconds(LEARN), TRANSFER: moving + (report.seconds(PUBLISH) or 0.0)}
     named[STORE] = report.seconds(STORE)
     parts = {name: 1e3 * (seconds or 0.0) / updates for name, seconds in named.items()}
     return parts | {OTHER: 1e3 * report.wall_s / updates - sum(parts.values())}
 
 
+def _moving_while_acting(report: Report) -> float:
+    return sum(row.total_s for row in report.phases if row.path[-2:] == (ACT, TRANSFER))
+
+
 def why_empty(machine: Machine) -> str:
     """Why the columns with a GPU have no measurement on this machine."""
-    return "this version runs on the CPU alone" if machine.accelerators else NEEDS_GPU
+    return "not run" if machine.accelerators else NEEDS_GPU
 
 
-def wall_table(results: Sequence[TrainingResult], parts: Parts) -> Result:
+def wall_table(runs: Runs, parts: Mapping[str, Parts]) -> Result:
     """C1 and B1: wall time of the whole run and latency of a step, published, predicted and here."""
-    first = results[0]
-    steps, updates = first.timesteps, len(first.updates)
-    wall = Measurement([r.report.wall_s for r in results], "s")
-    step = Measurement([1e3 * _step_seconds(r.report) / r.timesteps for r in results], "ms")
-    learning = Measurement([100 * (r.report.share(LEARN) or 0.0) for r in results], "%")
-    share = parts.learner_share(steps=steps, updates=updates)
-    cpu = {
-        ("all episodes, predicted from parts", "s"): Cell(parts.wall_s(steps=steps, updates=updates), "predicted"),
-        (f"all {len(first.episodes)} episodes, here", "s"): Cell(wall, "measured"),
-        ("one step (act + env), here", "ms"): Cell(step, "measured"),
-        ("share of learning, predicted b/(a+b)", "%"): Cell(100 * share, "predicted"),
-        ("share of learning, here", "%"): Cell(learning, "measured"),
-        ("speed-up if learning took no time at all", "x"): Cell(float(speedup_bound(share)), "predicted"),
-    }
+    table = _Table(runs)
     published = (
         _published("all 500 episodes, as published", "s", PUBLISHED_WALL_S),
         _published("one step (act + env), as published", "ms", PUBLISHED_STEP_MS, label="article B"),
     )
-    machine = describe()
-    here = tuple(Row("PPO", what, unit, _columns(cell, machine)) for (what, unit), cell in cpu.items())
+
+    def predicted(column: str) -> Cell:
+        return Cell(parts[column].wall_s(**_work(runs[column])), "predicted")
+
+    def share(column: str) -> float:
+        return parts[column].learner_share(**_work(runs[column]))
+
+    def step(result: TrainingResult) -> float:
+        return 1e3 * _step_seconds(result.report) / result.timesteps
+
+    count = len(next(iter(runs.values()))[0].episodes)
+    here = (
+        table.row("all episodes, predicted from parts", "s", predicted),
+        table.measured(f"all {count} episodes, here", "s", lambda r: r.report.wall_s),
+        table.measured("one step (act + env), here", "ms", step),
+        table.row("share of learning, predicted b/(a+b)", "%", lambda c: Cell(100 * share(c), "predicted")),
+        table.measured("share of learning, here", "%", lambda r: 100 * (r.report.share(LEARN) or 0.0)),
+        table.row(
+            "speed-up if learning took no time at all",
+            "x",
+            lambda c: Cell(float(speedup_bound(share(c))), "predicted"),
+        ),
+    )
     return Result(
         title="PPO on CartPole, classic set-up: where it runs and how long it takes",
         columns=PLACEMENTS,
         rows=published + here,
-        machine=machine,
-        notes=("The articles name no hardware: compare ratios, not seconds.",),
+        machine=table.machine,
+        notes=("The articles name no hardware: compare ratios, not seconds.", *_which_gpu()),
     )
 
 
-def phase_table(results: Sequence[TrainingResult]) -> Result:
-    """C2: milliseconds, phase by phase, published and here."""
-    measured = [phase_milliseconds(result.report) for result in results]
-    machine, rows = describe(), []
+def phase_table(runs: Runs) -> Result:
+    """C2 and B4: milliseconds, phase by phase, and the share of moving data, published and here."""
+    table, rows = _Table(runs), []
     for phase in (ENV, ACT, UPDATE, TRANSFER):
         published = {column: PUBLISHED_PHASES_MS[column][phase] for column in PLACEMENTS}
         rows.append(_published("as published, unit of work not stated", "ms", published, label=phase))
-        here = Cell(0.0, "measured", "one device") if phase == TRANSFER else _cell([m[phase] for m in measured])
-        rows.append(Row(phase, "an episode, here", "ms", _columns(here, machine)))
-    rows += [
-        Row(phase, "an episode, here", "ms", _columns(_cell([m[phase] for m in measured]), machine))
-        for phase in (STORE, OTHER)
-    ]
+        rows.append(table.phase(phase))
+    rows += [table.phase(STORE), table.phase(OTHER)]
+    rows.append(
+        _published(
+            "share of the wall time, as published", "%", PUBLISHED_MOVING_PERCENT, label="moving data, article B"
+        )
+    )
+    rows.append(table.row("share of the wall time, here", "%", table.moving, label="moving data"))
     return Result(
         title="Where the time goes, phase by phase",
         columns=PLACEMENTS,
         rows=tuple(rows),
-        machine=machine,
+        machine=table.machine,
         notes=(
             "The article doesn't state whether its times are those of an episode: compare shares, not milliseconds",
             "On one device nothing is transferred: that zero is by construction, not a reading.",
+            *_which_gpu(),
         ),
     )
 
 
+class _Table:
+    """Rows with a cell for each column that was run; the others say why not."""
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs, self.machine = runs, describe()
+
+    def row(self, what: str, unit: str, cell: Callable[[str], Cell], *, label: str = "PPO") -> Row:
+        empty = unknown(why_empty(self.machine))
+        cells = tuple(cell(column) if column in self.runs else empty for column in PLACEMENTS)
+        return Row(label, what, unit, cells)
+
+    def measured(self, what: str, unit: str, value: Callable[[TrainingResult], float], *, label: str = "PPO") -> Row:
+        return self.row(
+            what, unit, lambda c: Cell(Measurement(map(value, self.runs[c]), unit), "measured"), label=label
+        )
+
+    def phase(self, phase: str) -> Row:
+        def cell(column: str) -> Cell:
+            if phase == TRANSFER and column == "cpu":
+                return Cell(0.0, "measured", "one device")
+            values = [phase_milliseconds(result.report)[phase] for result in self.runs[column]]
+            return Cell(Measurement(values, "ms"), "measured")
+
+        return self.row("an episode, here", "ms", cell, label=phase)
+
+    def moving(self, column: str) -> Cell:
+        if column == "cpu":
+            return Cell(0.0, "measured", "one device")
+        each = [phase_milliseconds(result.report) for result in self.runs[column]]
+        return Cell(Measurement([100 * ms[TRANSFER] / sum(ms.values()) for ms in each], "%"), "measured")
+
+
 def reproduce_wall() -> Outcome:
     """Run claims C1 and B1 at the current scale."""
-    results, parts = _runs()
-    return Outcome(wall_table(results, parts), _record("classic-cartpole-wall", ("C1", "B1"), results, parts))
+    runs, parts = _runs()
+    return Outcome(wall_table(runs, parts), _record("classic-cartpole-wall", ("C1", "B1"), runs, parts))
 
 
 def reproduce_phases() -> Outcome:
-    """Run claim C2 at the current scale."""
-    results, parts = _runs()
-    return Outcome(phase_table(results), _record("classic-cartpole-phases", ("C2", "B4"), results, parts))
+    """Run claims C2 and B4 at the current scale."""
+    runs, parts = _runs()
+    return Outcome(phase_table(runs), _record("classic-cartpole-phases", ("C2", "B4"), runs, parts))
 
 
-def _runs() -> tuple[list[TrainingResult], Parts]:
-    rollouts = scale.pick(smoke=4, quick=30, full=100)
-    return train(repeats=scale.pick(smoke=2, quick=3, full=5)), measure_parts(rollouts=rollouts)
+def measure_all_parts(*, rollouts: int) -> dict[str, Parts]:
+    """The parts under every placement that is possible here; arguments as for :func:`measure_parts`."""
+    return {column: measure_parts(rollouts=rollouts, placement=placement) for column, placement in places().items()}
 
 
-def _record(name: str, claims: tuple[str, ...], results: Sequence[TrainingResult], parts: Parts) -> Record:
-    phases = [phase_milliseconds(result.report) for result in results]
-    series = {f"{phase} per episode": Series([p[phase] for p in phases], "ms") for phase in phases[0]}
+def _runs() -> tuple[dict[str, list[TrainingResult]], dict[str, Parts]]:
+    parts = measure_all_parts(rollouts=scale.pick(smoke=4, quick=30, full=100))
+    return train(repeats=scale.pick(smoke=2, quick=3, full=5)), parts
+
+
+def _record(name: str, claims: tuple[str, ...], runs: Runs, parts: Mapping[str, Parts]) -> Record:
+    series = {}
+    for column, results in runs.items():
+        phases = [phase_milliseconds(result.report) for result in results]
+        series[f"{column}: wall"] = Series([r.report.wall_s for r in results], "s")
+        series |= {f"{column}: {phase} per episode": Series([p[phase] for p in phases], "ms") for phase in phases[0]}
     return Record(
         name=name,
         claims=claims,
         kind="measured",
         command=command(name, scale.current()),
-        series={"wall": Series([r.report.wall_s for r in results], "s"), **series},
-        config={"recipe": _agent().recipe.to_dict(), "seed": 0, "placement": "cpu", "episodes": episodes()},
-        outcome={
-            "steps": results[0].timesteps,
-            "act and env, alone, s per step": parts.step_s,
-            "learning, alone, s per update": parts.update_s,
-            "mean return of the last 10 episodes": results[0].mean_return(last=10),
-        },
+        series=series,
+        config={"recipe": _agent("cpu").recipe.to_dict(), "seed": 0, "placements": places(), "episodes": episodes()},
+        outcome={column: _outcome(results, parts[column]) for column, results in runs.items()},
         notes=("Repeats run the same seed: the spread is the machine's.",),
     )
 
 
-def _agent() -> PPO:
-    return PPO("CartPole-v1", recipe="classic", placement="cpu", seed=0)
+def _outcome(results: Sequence[TrainingResult], parts: Parts) -> dict[str, float | None]:
+    return {
+        "steps": results[0].timesteps,
+        "act and env, alone, s per step": parts.step_s,
+        "learning, alone, s per update": parts.update_s,
+        "mean return of the last 10 episodes": results[0].mean_return(last=10),
+    }
+
+
+def _agent(placement: str) -> PPO:
+    return PPO("CartPole-v1", recipe="classic", placement=placement, seed=0)
+
+
+def _work(results: Sequence[TrainingResult]) -> dict[str, int]:
+    return {"steps": results[0].timesteps, "updates": len(results[0].updates)}
+
+
+def _which_gpu() -> tuple[str, ...]:
+    gpu = places().get("gpu")
+    return () if gpu is None else (f"gpu is torch's {gpu!r}",)
 
 
 def _step_seconds(report: Report) -> float:
     return (report.seconds(f"{COLLECT}/{ENV}") or 0.0) + (report.seconds(f"{COLLECT}/{ACT}") or 0.0)
-
-
-def _cell(milliseconds: list[float]) -> Cell:
-    return Cell(Measurement(milliseconds, "ms"), "measured")
-
-
-def _columns(cpu: Cell, machine: Machine) -> tuple[Cell, ...]:
-    return (cpu, *(unknown(why_empty(machine)) for _ in PLACEMENTS[1:]))
 
 
 def _published(quantity: str, unit: str, values: Mapping[str, float | None], label: str = "article C") -> Row:

@@ -7,6 +7,7 @@ import pytest
 from hybridrl.experiments import classic_cartpole as cc
 from hybridrl.experiments.machine import Accelerator
 from hybridrl.experiments.result import NEEDS_GPU, Result
+from hybridrl.placement import devices
 from hybridrl.profiling.phases import ACT, ENV, OTHER, STORE, TRANSFER, UPDATE
 from hybridrl.profiling.report import PhaseRow, Report
 from hybridrl.results import TrainingResult
@@ -25,9 +26,22 @@ def made_up_report() -> Report:
     return Report(wall_s=1.0, phases=tuple(rows), counters={"env_steps": 25, "updates": 2})
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_accelerator() -> Iterator[None]:
+    """The columns are those of a machine without one, wherever this runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "available", lambda: ("cpu",))
+        yield
+
+
 @pytest.fixture(scope="module")
-def runs() -> list[TrainingResult]:
+def everywhere() -> dict[str, list[TrainingResult]]:
     return cc.train(repeats=2, total_episodes=2)
+
+
+@pytest.fixture(scope="module")
+def runs(everywhere: dict[str, list[TrainingResult]]) -> list[TrainingResult]:
+    return everywhere["cpu"]
 
 
 def cells_of(table: Result, label: str, quantity: str) -> list[object]:
@@ -69,14 +83,14 @@ def test_repeats_do_the_same_work(runs: list[TrainingResult]) -> None:
 def test_published_numbers_are_those_of_the_claims(runs: list[TrainingResult]) -> None:
     sums = [sum(cc.PUBLISHED_PHASES_MS[column].values()) for column in cc.PLACEMENTS]
     assert sums == [220.0, 400.0, 200.0]
-    table = cc.wall_table(runs, cc.Parts(0.001, 0.01))
+    table = cc.wall_table({"cpu": runs}, {"cpu": cc.Parts(0.001, 0.01)})
     assert cells_of(table, "article C", "all 500 episodes, as published") == [47.0, 128.0, None]
     assert cells_of(table, "article B", "one step (act + env), as published") == [0.3, 0.5, None]
 
 
 def test_wall_table_predicts_from_the_parts_and_the_work_alone(runs: list[TrainingResult]) -> None:
     parts = cc.Parts(step_s=1.0, update_s=float(runs[0].timesteps))  # two updates: acting is a third of it
-    table = cc.wall_table(runs, parts)
+    table = cc.wall_table({"cpu": runs}, {"cpu": parts})
     steps = runs[0].timesteps
     assert cells_of(table, "PPO", "all episodes, predicted from parts")[0] == pytest.approx(3 * steps)
     assert cells_of(table, "PPO", "share of learning, predicted b/(a+b)")[0] == pytest.approx(200 / 3)
@@ -84,22 +98,58 @@ def test_wall_table_predicts_from_the_parts_and_the_work_alone(runs: list[Traini
 
 
 def test_what_was_not_run_is_unknown_with_its_reason_and_never_zero(runs: list[TrainingResult], example) -> None:
-    for table in (cc.wall_table(runs, cc.Parts(0.001, 0.01)), cc.phase_table(runs)):
+    for table in (cc.wall_table({"cpu": runs}, {"cpu": cc.Parts(0.001, 0.01)}), cc.phase_table({"cpu": runs})):
         for row in table.rows:
             if {cell.source for cell in row.cells if cell.known} != {"published"}:
                 assert [cell.number for cell in row.cells[1:]] == [None, None]
     gpu = Accelerator(type="cuda", index=0, name=None, memory_gib=None)
     assert cc.why_empty(example()) == NEEDS_GPU
-    assert "CPU alone" in cc.why_empty(example(accelerators=(gpu,)))
+    assert cc.why_empty(example(accelerators=(gpu,))) == "not run"
 
 
 def test_records_hold_every_repeat(monkeypatch: pytest.MonkeyPatch, runs: list[TrainingResult]) -> None:
-    monkeypatch.setattr(cc, "train", lambda **_: runs)
+    monkeypatch.setattr(cc, "train", lambda **_: {"cpu": runs})
     monkeypatch.setattr(cc, "measure_parts", lambda **_: cc.Parts(0.001, 0.01))
     for claims, outcome in zip((("C1", "B1"), ("C2", "B4")), outcomes(), strict=True):
         assert outcome.record.claims == claims
-        assert outcome.record.series["wall"].values == tuple(run.report.wall_s for run in runs)
+        assert outcome.record.series["cpu: wall"].values == tuple(run.report.wall_s for run in runs)
         assert outcome.record.command.startswith(f"hybridrl reproduce --experiment {outcome.record.name}")
+
+
+GPU_ROWS = [
+    *made_up_report().phases,
+    PhaseRow(("collect", "act", "transfer"), 60, 0.05, 0.05),
+    PhaseRow(("transfer",), 2, 0.03, 0.03),
+    PhaseRow(("publish",), 2, 0.02, 0.02),
+]
+
+
+def test_what_moves_is_taken_out_of_the_phase_it_happens_in() -> None:
+    """B4: observations and actions within acting, the rollout, and the weights back are all moving data."""
+    report = Report(wall_s=1.0, phases=tuple(GPU_ROWS), counters={"env_steps": 25, "updates": 2})
+    parts = cc.phase_milliseconds(report)
+    assert parts[ACT] == pytest.approx(1e3 * (0.125 - 0.05) / 2)
+    assert parts[TRANSFER] == pytest.approx(1e3 * (0.05 + 0.03 + 0.02) / 2)
+    assert sum(parts.values()) == pytest.approx(500.0)
+
+
+def test_every_column_is_run_where_there_is_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Played on the CPU: each placement that a GPU would be asked for becomes a CPU's, and is noted."""
+    monkeypatch.setattr(devices, "available", lambda: ("cpu", "cuda"))
+    asked: list[str] = []
+    real = cc._agent
+    monkeypatch.setattr(cc, "_agent", lambda placement: asked.append(placement) or real("cpu"))
+    runs = cc.train(repeats=2, total_episodes=1)
+    assert asked[:3] == ["cpu", "cuda", "cpu+cuda"]
+    assert asked == asked[:3] * 3  # a warm-up and two repeats, in turns
+    parts = cc.measure_all_parts(rollouts=1)
+    wall, phases = cc.wall_table(runs, parts), cc.phase_table(runs)
+    for table in (wall, phases):
+        assert "gpu is torch's 'cuda'" in table.notes
+        ours = [row for row in table.rows if {cell.source for cell in row.cells} != {"published"}]
+        assert len(ours) >= 6
+        assert all(cell.known for row in ours for cell in row.cells)
+    assert cells_of(phases, "moving data, article B", "share of the wall time, as published") == [None, 37.0, None]
 
 
 def outcomes() -> Iterator:
