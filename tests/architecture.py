@@ -26,6 +26,7 @@ LEVELS = {
     "building": 4,
     "progress": 4,
     "loggers": 4,
+    "locks": 4,
     "runs": 4,
     "results": 4,
     "recipes": 4,
