@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from hybridrl.algorithms import PPOConfig as PPOConfig
     from hybridrl.networks import NetworkConfig as NetworkConfig
     from hybridrl.placement import Placement as Placement
+    from hybridrl.profiling import Monitor as Monitor
     from hybridrl.profiling import PhaseTimer as PhaseTimer
     from hybridrl.profiling import Report as Report
+    from hybridrl.profiling import Usage as Usage
     from hybridrl.recipes import PPORecipe as PPORecipe
     from hybridrl.results import TrainingResult as TrainingResult
 
@@ -23,12 +25,25 @@ _HOMES = {
     "PPOConfig": "algorithms",
     "NetworkConfig": "networks",
     "Placement": "placement",
+    "Monitor": "profiling",
     "PhaseTimer": "profiling",
     "Report": "profiling",
+    "Usage": "profiling",
     "PPORecipe": "recipes",
     "TrainingResult": "results",
 }
-_MODULES = ("algorithms", "envs", "execution", "experiments", "networks", "ops", "profiling", "recipes", "utilization")
+_MODULES = (
+    "algorithms",
+    "envs",
+    "execution",
+    "experiments",
+    "networks",
+    "ops",
+    "placement",
+    "profiling",
+    "recipes",
+    "utilization",
+)
 
 __all__ = [*_HOMES, *_MODULES]
 

@@ -13,23 +13,18 @@ from torch import Tensor, nn
 
 from hybridrl import checkpoints, envs
 from hybridrl.algorithms import PPOConfig, PPOLearner
-from hybridrl.building import (
-    EnvSource,
-    check_alike,
-    interface,
-    make_environments,
-    make_policy,
-    make_storage,
-    resolve_recipe,
-)
-from hybridrl.envs import Environments, Episode
-from hybridrl.execution import Budget, Collector, Iteration, synchronous
+from hybridrl.assembly import Seeds, assemble, make_timer
+from hybridrl.auto import choose
+from hybridrl.building import EnvSource, check_alike, interface, make_environments, make_policy, resolve_recipe
+from hybridrl.envs import Environments, Episode, Processes
+from hybridrl.execution import Bridge, Budget, Collector, Iteration, synchronous
+from hybridrl.networks import Policy
 from hybridrl.ops.checks import NonFiniteError, first_non_finite
-from hybridrl.placement import Placement
+from hybridrl.placement import Placement, devices, to_host
 from hybridrl.profiling import NullTimer, PhaseTimer
 from hybridrl.progress import ProgressBar
 from hybridrl.recipes import PPORecipe
-from hybridrl.results import TrainingLog, TrainingResult
+from hybridrl.results import TrainingLog, TrainingResult, advised
 
 Callback = Callable[[Iteration], bool | None]
 Array = npt.NDArray[Any]
@@ -43,11 +38,15 @@ class PPO:
         recipe: ``"default"``, ``"classic"``, ``"tuned"``, a :class:`~hybridrl.recipes.PPORecipe`, or a
             :class:`~hybridrl.algorithms.ppo.PPOConfig` (the rest is then default).
         network: a module of your own with ``forward(observation [B, ...]) -> (parameters [B, K], value [B])``, where
-            K is the number of actions, or twice the number of continuous dimensions (means, then log deviations);
+            K is the number of actions (of all dimensions), or twice the continuous dimensions (means, log deviations);
             None builds the recipe's. It is trained in place.
-        placement: ``"cpu"``.
+        placement: where it acts and learns: ``"cpu"``, ``"cuda"`` (or another accelerator that torch has here),
+            ``"cpu+cuda"`` (acts on the first, learns on the second), a :class:`~hybridrl.placement.Placement`, or
+            ``"auto"``, which measures those that are possible here and takes the fastest.
         schedule: ``"sync"``: act and learn in turns.
         seed: of initialisation, action sampling, shuffling and environments, each of which gets its own stream.
+        processes: True steps each environment in a process of its own, ``"auto"`` where a short measurement says that
+            this is clearly faster; see :func:`hybridrl.envs.make`. Evaluation is in-process.
 
     Raises:
         ValueError: an argument is wrong: what was given, what was expected, what to do.
@@ -55,9 +54,8 @@ class PPO:
     Attributes:
         recipe: the configuration in use.
         environments: those it trains on.
-        policy: network, normaliser and action distribution.
-        collector: acts on the environments.
-        learner: improves the policy.
+        placement: where it acts and learns.
+        choice: what ``placement="auto"`` measured, or None.
     """
 
     def __init__(
@@ -69,41 +67,50 @@ class PPO:
         placement: str | Placement = "cpu",
         schedule: str = "sync",
         seed: int = 0,
+        processes: Processes = False,
     ) -> None:
         if schedule != "sync":
             raise ValueError(f"schedule={schedule!r}: expected 'sync', the one that this version has")
-        self.placement, self.schedule = Placement.parse(placement), schedule
-        initial, *streams, self._env_seed = envs.spread_seeds(seed, 5)
+        self.schedule = schedule
+        initial, act, learn, predict, environments = envs.spread_seeds(seed, 5)
         self.seed = int(seed)
+        self._seeds = Seeds(act=act, learn=learn, predict=predict, environments=environments)
         self._learning = False
         self.recipe = resolve_recipe(recipe, env)
-        self.environments = make_environments(env, self.recipe)
-        self.policy = make_policy(self.environments, network, self.recipe, initial)
-        self._generators = {
-            name: torch.Generator().manual_seed(stream)
-            for name, stream in zip(("act", "learn", "predict"), streams, strict=True)
-        }
+        self.choice = choose(env, self.recipe, network, self.seed) if placement == "auto" else None
+        self.placement = Placement.parse(placement) if self.choice is None else self.choice.placement
+        self.environments = make_environments(env, self.recipe, processes)
         # Only an id says everything about an environment: a callable may wrap what it makes.
         self._env_id = env if isinstance(env, str) else None
         self._custom_network = network is not None
         self._unfinished: Budget | None = None
         self._resumes = 0
-        self.learner = PPOLearner(
-            self.policy,
-            self.recipe.ppo,
-            num_envs=self.environments.num_envs,
-            generator=self._generators["learn"],
-            normalize_reward=self.recipe.normalize_reward,
-            timer=NullTimer(),
-        )
-        self.collector = Collector(
-            self.environments,
-            self.policy,
-            make_storage(self.environments, self.recipe),
-            generator=self._generators["act"],
-            seed=self._env_seed,
-            timer=NullTimer(),
-        )
+        try:
+            policy = make_policy(self.environments, network, self.recipe, initial)
+            self._parts = assemble(policy, self.environments, self.recipe, self.placement, self._seeds)
+        except BaseException:
+            self.environments.close()  # in processes, they would outlive the agent that never was
+            raise
+
+    @property
+    def policy(self) -> Policy:
+        """What is learnt: network, normaliser and action distribution, where the learner computes."""
+        return self._parts.policy
+
+    @property
+    def learner(self) -> PPOLearner:
+        """Improves the policy."""
+        return self._parts.learner
+
+    @property
+    def collector(self) -> Collector:
+        """Acts on the environments."""
+        return self._parts.collector
+
+    @property
+    def bridge(self) -> Bridge:
+        """Between acting and learning."""
+        return self._parts.bridge
 
     @property
     def timesteps(self) -> int:
@@ -148,6 +155,7 @@ class PPO:
             Episodes, statistics and the phase report of this call.
 
         Raises:
+            MemoryError: a device has too little; the message says what to make smaller.
             ValueError: both budgets are given, there is nothing to resume, or no place for a checkpoint.
             NonFiniteError: a NaN or an infinity arose: what gave it, and the last checkpoint, which is untouched.
         """
@@ -161,7 +169,10 @@ class PPO:
         rows = self.recipe.ppo.rollout_steps
         progress = ProgressBar(budget, wanted=progress_bar)
         with _naming(checkpoint, self.collector), self._timed() as timer, progress as bar:
-            for iteration in synchronous(self.collector, self.learner, budget, rows=rows, timer=timer):
+            self.bridge.publish(timer=timer)  # what the caller may have changed in the policy
+            for iteration in synchronous(
+                self.collector, self.learner, budget, rows=rows, timer=timer, bridge=self.bridge
+            ):
                 log.add(iteration)
                 bar.advance(budget.spent(timesteps=self.timesteps, episodes=self.episodes), log.episodes)
                 if checkpoint is not None and saving.is_due():
@@ -173,7 +184,8 @@ class PPO:
             self._unfinished = None
         if checkpoint is not None:
             self.save(checkpoint)
-        return log.result(timer, notes=self._notes(), stopped=self._unfinished is not None)
+        result = log.result(timer, notes=self._notes(), stopped=self._unfinished is not None)
+        return dataclasses.replace(result, report=advised(result.report, self.environments))
 
     def predict(self, observation: Array, state: None = None, *, deterministic: bool = False) -> tuple[Array, None]:
         """Choose actions, as Stable-Baselines3's ``predict`` does.
@@ -244,7 +256,8 @@ class PPO:
         Raises:
             NonFiniteError: a weight, a moment or a state of the optimiser is NaN or infinite; an old file is untouched.
         """
-        self._check_finite(path)
+        tensors = self._parts.tensors()
+        self._check_finite(tensors, path)
         seen = interface(self.environments)
         data = {
             "algorithm": "ppo",
@@ -258,8 +271,37 @@ class PPO:
             "episodes": self.episodes,
             "resumes": self._resumes,
             "unfinished": None if self._unfinished is None else dataclasses.asdict(self._unfinished),
+            "generators": self._parts.generator_kinds(),
         }
-        checkpoints.write(path, self._tensors(), data)
+        checkpoints.write(path, tensors, data)
+
+    def move(self, placement: str | Placement) -> None:
+        """Go on elsewhere: networks, optimiser, normalisers and random numbers move along, and episodes go on.
+
+        Between devices of one kind nothing changes but the place. On another kind, random numbers are a new sequence,
+        derived from the present one.
+
+        Args:
+            placement: as at construction, but not ``"auto"``.
+
+        Raises:
+            ValueError: it isn't possible here, or ``learn`` is running.
+        """
+        if self._learning:
+            raise ValueError("move() was called inside learn(): move between two calls of it")
+        wanted, before = Placement.parse(placement), self._parts
+        tensors, kinds = before.tensors(), before.generator_kinds()
+        running = to_host(before.learner.reward_normalizer.running)
+        self._parts = assemble(
+            before.policy, self.environments, self.recipe, wanted, self._seeds, collector=before.collector
+        )
+        self._parts.restore(tensors, kinds)
+        self._parts.learner.reward_normalizer.running.copy_(running)
+        left = set(self.placement.devices) - set(wanted.devices)
+        self.placement = wanted
+        del before  # what lives on the device that was left goes first: the cache holds no live tensor
+        for device in left:
+            devices.release_cached_memory(device)
 
     @classmethod
     def load(
@@ -269,6 +311,7 @@ class PPO:
         env: EnvSource | None = None,
         network: nn.Module | None = None,
         placement: str | Placement = "cpu",
+        processes: Processes = False,
     ) -> Self:
         """Read an agent that :meth:`save` wrote, on any machine.
 
@@ -277,6 +320,7 @@ class PPO:
             env: needed where the agent was made with something other than a Gymnasium id.
             network: needed where the agent was made with one; of the same architecture.
             placement: where it shall run, whatever it was saved on.
+            processes: of its environments, whatever it was saved with.
 
         Raises:
             ValueError: the file can't be read, or doesn't fit the environment or the network.
@@ -295,10 +339,11 @@ class PPO:
             raise ValueError(f"{os.fspath(path)}: made with {data['environment']!r}; if you trust it, give it as env=")
         recipe = PPORecipe.from_dict(data["recipe"])
         source: EnvSource = data["environment"] if env is None else env
-        agent = cls(source, recipe, network=network, placement=placement, seed=data["seed"])
+        agent = cls(source, recipe, network=network, placement=placement, seed=data["seed"], processes=processes)
         saved = {"observations": data["observations"], "actions": data["actions"]}
         check_alike(agent.environments, saved, f"{os.fspath(path)}:")
-        checkpoints.check_same_shapes(tensors, agent._wanted_tensors(tensors), os.fspath(path))
+        kinds = data.get("generators", {})
+        checkpoints.check_same_shapes(tensors, agent._parts.wanted(tensors, kinds), os.fspath(path))
         try:
             agent._restore(tensors, data)
         except (TypeError, RuntimeError, KeyError, AttributeError) as error:
@@ -312,7 +357,7 @@ class PPO:
     @contextmanager
     def _timed(self) -> Iterator[PhaseTimer]:
         """Time the phases of collector and learner; outside, they run untimed."""
-        timer = self.learner.timer = self.collector.timer = PhaseTimer()
+        timer = self.learner.timer = self.collector.timer = make_timer(self.placement)
         self._learning = True
         try:
             with timer.run():
@@ -347,68 +392,35 @@ class PPO:
         action = self.environments.action
         bounds = {"scale": "scaled to", "clip": "clipped to"}[action.bounds]
         actions = (f"actions {bounds} their bounds",) if action.kind == "continuous" else ()
-        return (self.environments.description, *actions, f"placement {self.placement}, schedule {self.schedule}")
+        chosen = () if self.choice is None else (self.choice.note,)
+        where = f"placement {self.placement}, schedule {self.schedule}"
+        return (self.environments.description, *actions, where, *chosen)
 
     def _choose(self, observation: Array, deterministic: bool) -> Array:
         """Actions in the network's terms."""
-        generator = None if deterministic else self._generators["predict"]
-        actions: Array = self.policy.predict(torch.from_numpy(observation), generator=generator).numpy()
-        return actions
+        generator = None if deterministic else self._parts.generators.predict
+        return self.collector.actor.predict(observation, generator=generator)
 
-    def _modules(self) -> dict[str, nn.Module]:
-        return {"policy": self.policy, "reward_normalizer": self.learner.reward_normalizer}
-
-    def _tensors(self) -> dict[str, Tensor]:
-        tensors = {f"generator.{name}": g.get_state() for name, g in self._generators.items()}
-        for part, module in self._modules().items():
-            tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
-        for index, state in self.learner.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
-        return tensors
-
-    def _check_finite(self, path: str | os.PathLike[str]) -> None:
+    def _check_finite(self, tensors: dict[str, Tensor], path: str | os.PathLike[str]) -> None:
         """Of a network's own buffers and frozen parameters nothing is known: a mask may hold infinities."""
         network = self.policy.network
         frozen = [name for name, parameter in network.named_parameters() if not parameter.requires_grad]
         own = {f"policy.network.{name}" for name in (*dict(network.named_buffers()), *frozen)}
-        if bad := first_non_finite({name: t for name, t in self._tensors().items() if name not in own}):
+        if bad := first_non_finite({name: t for name, t in tensors.items() if name not in own}):
             raise NonFiniteError(f"{os.fspath(path)}: not saved, {bad[0]} holds {bad[1]:g}, expected finite numbers")
 
-    def _wanted_tensors(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What a file should hold to be restored here; the optimiser's part is empty before its first step."""
-        wanted = self._tensors()
-        if any(name.startswith("optimizer.") for name in found):
-            leaves = (leaf for group in self.learner.optimizer.param_groups for leaf in group["params"])
-            for index, leaf in enumerate(leaves):
-                moments = {"step": torch.zeros(()), "exp_avg": leaf, "exp_avg_sq": leaf}
-                wanted |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
-        return wanted
-
     def _restore(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
-        for part, module in self._modules().items():
-            module.load_state_dict(_under(tensors, part))
-        for name, generator in self._generators.items():
-            generator.set_state(tensors[f"generator.{name}"])
-        optimizer = self.learner.optimizer
-        leaves = sum(len(group["params"]) for group in optimizer.param_groups)
-        states = {i: _under(tensors, f"optimizer.{i}") for i in range(leaves)}
-        optimizer.load_state_dict(
-            {"state": {i: s for i, s in states.items() if s}, "param_groups": optimizer.state_dict()["param_groups"]}
-        )
+        self._parts.restore(tensors, data.get("generators", {}))
         self.collector.timesteps, self.collector.episodes = data["timesteps"], data["episodes"]
         self._unfinished = None if data["unfinished"] is None else Budget(**data["unfinished"])
         self._resumes = data["resumes"] + 1
-        self.collector.seed = envs.spread_seeds(self._env_seed, self._resumes + 1)[-1]
+        self.collector.seed = envs.spread_seeds(self._seeds.environments, self._resumes + 1)[-1]
 
 
 _SAVED = (
     *("algorithm", "environment", "observations", "actions", "recipe", "custom_network", "seed"),
     *("timesteps", "episodes", "resumes", "unfinished"),
 )
-
-
-def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
 
 
 def _callbacks(given: Callback | Sequence[Callback] | None) -> tuple[Callback, ...]:
@@ -422,13 +434,20 @@ def _callbacks(given: Callback | Sequence[Callback] | None) -> tuple[Callback, .
 
 @contextmanager
 def _naming(checkpoint: str | os.PathLike[str] | None, collector: Collector) -> Iterator[None]:
-    """Add when it was, and what can be gone back to, to the error that ends a run for a number that isn't finite."""
+    """Add when it was, and what can be gone back to, to an error that ends a run for a number or for want of memory."""
     try:
         yield
     except NonFiniteError as error:
         when = f"the update at step {collector.timesteps:,}: " if error.step is None else ""
-        last = "" if checkpoint is None else f"; {checkpoints.last_saved(checkpoint)}"
-        raise NonFiniteError(f"{when}{error}{last}", collector.timesteps) from error.__cause__
+        raise NonFiniteError(f"{when}{error}{_last(checkpoint)}", collector.timesteps) from error.__cause__
+    except torch.OutOfMemoryError as error:
+        what = str(error).partition("\n")[0].rstrip(".")
+        cure = "use a smaller minibatch_size, or fewer rollout_steps or environments"
+        raise MemoryError(f"at step {collector.timesteps:,}: {what}; {cure}{_last(checkpoint)}") from error
+
+
+def _last(checkpoint: str | os.PathLike[str] | None) -> str:
+    return "" if checkpoint is None else f"; {checkpoints.last_saved(checkpoint)}"
 
 
 def _says_stop(answer: object) -> bool:

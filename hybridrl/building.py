@@ -12,8 +12,17 @@ from torch import nn
 from hybridrl import envs, recipes
 from hybridrl.algorithms import PPOConfig
 from hybridrl.data import RolloutStorage
-from hybridrl.envs import ActionSpec, Environments
-from hybridrl.networks import ActorCritic, CategoricalHead, GaussianHead, Head, ObservationNormalizer, Policy
+from hybridrl.envs import ActionSpec, Environments, Processes
+from hybridrl.networks import (
+    ActorCritic,
+    CategoricalHead,
+    GaussianHead,
+    Head,
+    MultiCategoricalHead,
+    ObservationNormalizer,
+    Policy,
+)
+from hybridrl.placement import Placement, devices
 from hybridrl.recipes import PPORecipe
 
 EnvSource = str | Callable[[], gym.Env[Any, Any]] | gym.vector.VectorEnv[Any, Any, Any]
@@ -22,10 +31,10 @@ EnvSource = str | Callable[[], gym.Env[Any, Any]] | gym.vector.VectorEnv[Any, An
 def interface(environments: Environments) -> dict[str, list[Any]]:
     """What a policy sees of environments, in plain values."""
     action, observation = environments.action, environments.observation
-    bounds = [action.bounds] if action.kind == "continuous" else []
+    more: list[Any] = [action.bounds] if action.kind == "continuous" else list(action.sizes)
     return {
         "observations": [*observation.shape, observation.dtype.name],
-        "actions": [action.kind, action.size, *bounds],
+        "actions": [action.kind, action.size, *more],
     }
 
 
@@ -41,7 +50,8 @@ def check_alike(environments: Environments, made_for: dict[str, Any], whose: str
 
 
 def _differ_in_bounds(a: dict[str, list[Any]], b: dict[str, list[Any]]) -> bool:
-    return a["observations"] == b["observations"] and a["actions"][:2] == b["actions"][:2]
+    continuous = a["actions"][0] == "continuous"
+    return continuous and a["observations"] == b["observations"] and a["actions"][:2] == b["actions"][:2]
 
 
 def resolve_recipe(recipe: str | PPORecipe | PPOConfig, env: EnvSource) -> PPORecipe:
@@ -57,9 +67,10 @@ def resolve_recipe(recipe: str | PPORecipe | PPOConfig, env: EnvSource) -> PPORe
     return recipe
 
 
-def make_environments(env: EnvSource, recipe: PPORecipe) -> Environments:
-    """The environments that a recipe asks for."""
-    made = envs.make(env, recipe.num_envs, max_episode_steps=recipe.max_episode_steps, bounds=recipe.bounds or "clip")
+def make_environments(env: EnvSource, recipe: PPORecipe, processes: Processes = False) -> Environments:
+    """The environments that a recipe asks for; ``processes`` as in :func:`hybridrl.envs.make`."""
+    limit, bounds = recipe.max_episode_steps, recipe.bounds or "clip"
+    made = envs.make(env, recipe.num_envs, max_episode_steps=limit, bounds=bounds, processes=processes)
     if recipe.bounds is None and made.action.kind == "continuous" and made.action.is_bounded:
         made.bound_actions("scale")
     return made
@@ -92,11 +103,13 @@ def _check_network(network: nn.Module) -> None:
 
 def make_head(action: ActionSpec) -> Head:
     """The distribution over an environment's actions."""
+    if action.kind == "multi-discrete":
+        return MultiCategoricalHead(action.sizes)
     return CategoricalHead(action.size) if action.kind == "discrete" else GaussianHead(action.size)
 
 
-def make_storage(environments: Environments, recipe: PPORecipe) -> RolloutStorage:
-    """Room for one rollout of a recipe."""
+def make_storage(environments: Environments, recipe: PPORecipe, placement: Placement) -> RolloutStorage:
+    """Room for one rollout of a recipe, where a placement stores it."""
     rows = recipe.ppo.rollout_steps or environments.max_episode_steps
     if rows is None:
         raise ValueError("rollout_steps=None (whole episodes) needs a time limit: give the recipe max_episode_steps")
@@ -106,5 +119,7 @@ def make_storage(environments: Environments, recipe: PPORecipe) -> RolloutStorag
         environments.num_envs,
         observation_shape=environments.observation.shape,
         observation_dtype=environments.observation.dtype,
-        action_size=None if action.kind == "discrete" else action.size,
+        action=(action.network_shape, torch.from_numpy(np.empty(0, action.network_dtype)).dtype),
+        device=placement.store_device,
+        pin=any(map(devices.can_pin, placement.devices)),
     )

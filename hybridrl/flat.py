@@ -27,7 +27,8 @@ class FlatParameters:
     """One vector for a module's parameters and one for their gradients; the module's parameters become views.
 
     Trainable parameters come first, in the module's order, then frozen ones (``requires_grad=False``), which have no
-    gradient and which no optimiser sees. A parameter that stands under two names (weight tying) is stored once.
+    gradient and which no optimiser sees. A parameter that stands under two names (weight tying) is stored once. Behind
+    them lie the buffers of the same dtype (a normaliser's moments): what is published is one vector, and one copy.
 
     Optimisers made earlier hold the old parameters: make them afterwards, on :meth:`leaf`. Moving or casting the
     module breaks the views: :meth:`check` notices and raises, and flattening again mends it. The same holds for
@@ -43,7 +44,8 @@ class FlatParameters:
 
     Attributes:
         module: the module, now made of views.
-        values: ``[P]``, every parameter.
+        state: ``[P + B]``, every parameter and buffer.
+        values: ``[P]``, every parameter; the first part of ``state``.
         gradients: ``[P_trainable]``.
     """
 
@@ -52,13 +54,36 @@ class FlatParameters:
         named = _unique_parameters(module)
         _check_uniform({names[0]: parameter for parameter, names in named})
         ordered = sorted(named, key=lambda item: not item[0].requires_grad)  # stable: trainable first
-        self.values = torch.cat([parameter.detach().reshape(-1) for parameter, _ in ordered])
+        buffers = _buffers_like(module, ordered[0][0])
+        self.state = torch.cat(
+            [tensor.detach().reshape(-1) for tensor in [*(p for p, _ in ordered), *buffers.values()]]
+        )
+        count = sum(parameter.numel() for parameter, _ in ordered)
+        self.values = self.state[:count]
         trainable = sum(p.numel() for p, _ in ordered if p.requires_grad)
         self.gradients = torch.zeros_like(self.values[:trainable])
         self._leaves: list[tuple[nn.Parameter, Tensor]] = []
         self._slots = list(self._install(ordered))
         self._trainable = [slot for slot in self._slots if slot.gradient is not None]
+        self._buffers = list(self._install_buffers(buffers, count))
         self.gather_gradients()
+
+    def _install_buffers(self, buffers: dict[str, Tensor], start: int) -> Iterator[tuple[nn.Module, str, Tensor]]:
+        """Replace each buffer by its part of the vector; yields its owner, its name there, and the view."""
+        for name, old in buffers.items():
+            view = self.state[start : start + old.numel()].view(old.shape)
+            start += old.numel()
+            owner, _, attribute = name.rpartition(".")
+            setattr(self.module.get_submodule(owner), attribute, view)
+            yield self.module.get_submodule(owner), attribute, view
+
+    def gather_buffers(self) -> None:
+        """Bring buffers that the module assigned anew, instead of writing into them, back into the vector."""
+        for owner, attribute, view in self._buffers:
+            found = getattr(owner, attribute)
+            if found is not view:
+                view.copy_(found)
+                setattr(owner, attribute, view)
 
     def _install(self, ordered: list[tuple[nn.Parameter, tuple[str, ...]]]) -> Iterator[_Slot]:
         """Replace each parameter by a view: a new object, since assigning ``.data`` is ignored by tensor subclasses."""
@@ -202,7 +227,9 @@ class FlatParameters:
         return part
 
     def copy_(self, source: "FlatParameters") -> None:
-        """Take another vector's values, and its module's buffers: how weights are published.
+        """Take another module's parameters and buffers: how weights are published, by one copy.
+
+        Buffers of another dtype than the parameters' (a counter of batches) are copied one by one.
 
         Args:
             source: of a module of the same architecture, on any device.
@@ -211,9 +238,13 @@ class FlatParameters:
             ValueError: the two differ in size.
         """
         self._check_matches(source)
-        self.values.copy_(source.values)
+        source.gather_buffers()
+        self.gather_buffers()
+        self.state.copy_(source.state)
+        carried = {id(view) for _, _, view in self._buffers}
         for mine, theirs in zip(self.module.buffers(), source.module.buffers(), strict=True):
-            mine.copy_(theirs)
+            if id(mine) not in carried:
+                mine.copy_(theirs)
 
     def lerp_(self, source: "FlatParameters", weight: float) -> None:
         r"""Move towards another vector, :math:`\theta \leftarrow \theta + \tau (\theta' - \theta)`: target averaging.
@@ -229,7 +260,7 @@ class FlatParameters:
         self.values.lerp_(source.values, weight)
 
     def _check_matches(self, source: "FlatParameters") -> None:
-        if self.values.shape != source.values.shape:
+        if self.values.shape != source.values.shape or self.state.shape != source.state.shape:
             raise ValueError(
                 f"got a flat vector of {source.values.numel()} parameters, expected {self.values.numel()}: "
                 "both modules must have one architecture"
@@ -246,6 +277,18 @@ def _unique_parameters(module: nn.Module) -> list[tuple[nn.Parameter, tuple[str,
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
     return [(parameter, tuple(found)) for parameter, found in names.items()]
+
+
+def _buffers_like(module: nn.Module, parameter: Tensor) -> dict[str, Tensor]:
+    """The buffers that fit into the parameters' vector, by name; one that stands under two names stays where it is."""
+    names: dict[int, list[str]] = {}
+    for name, buffer in module.named_buffers(remove_duplicate=False):
+        names.setdefault(id(buffer), []).append(name)
+    return {
+        name: buffer
+        for name, buffer in module.named_buffers()
+        if buffer.dtype == parameter.dtype and buffer.device == parameter.device and len(names[id(buffer)]) == 1
+    }
 
 
 def _check_uniform(named: dict[str, nn.Parameter]) -> None:

@@ -100,6 +100,38 @@ class CategoricalHead:
 
 
 @dataclass(frozen=True)
+class MultiCategoricalHead:
+    """Discrete actions in A dimensions, ``sizes[j]`` each; logits ``[..., sum(sizes)]``, actions int64 ``[..., A]``.
+
+    Raises:
+        ValueError: there are no sizes, or one is below 1.
+    """
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.sizes or min(self.sizes) < 1:
+            raise ValueError(f"sizes={self.sizes}: expected at least one, each of at least 1")
+
+    @property
+    def parameter_size(self) -> int:
+        """One logit per action of each dimension."""
+        return sum(self.sizes)
+
+    def sample(self, parameters: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw actions: see :func:`~hybridrl.ops.distributions.multi_categorical_sample`."""
+        return distributions.multi_categorical_sample(parameters, self.sizes, generator=generator)
+
+    def evaluate(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy: see :func:`~hybridrl.ops.distributions.multi_categorical_evaluate`."""
+        return distributions.multi_categorical_evaluate(parameters, action, self.sizes)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """Most probable action of each dimension."""
+        return distributions.multi_categorical_mode(parameters, self.sizes)
+
+
+@dataclass(frozen=True)
 class GaussianHead:
     """``size`` continuous dimensions; the parameters are means then log standard deviations ``[..., 2 size]``."""
 
@@ -275,7 +307,7 @@ def _assign(module: "ObservationNormalizer | RewardNormalizer", moments: Moments
 class Decision(NamedTuple):
     """What a policy says to a batch of observations while acting."""
 
-    action: Tensor  # int64 [B], or float [B, A]: as sampled, before clipping or scaling
+    action: Tensor  # int64 [B] or [B, A], or float [B, A]: as sampled, before clipping or scaling
     log_prob: Tensor  # [B], in nats
     value: Tensor  # [B]
 

@@ -1,14 +1,21 @@
 """What training leaves: episodes, statistics of every update, and where the time went."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import torch
 
 from hybridrl.algorithms import PPOStatistics
-from hybridrl.envs import Episode
+from hybridrl.envs import Environments, Episode
 from hybridrl.execution import Iteration
 from hybridrl.profiling import PhaseTimer, Report
+from hybridrl.profiling.limits import available_cores
+from hybridrl.profiling.phases import ENV
+
+SLOW_STEP_S = 5e-4
+"""An environment's step from which on a process's messages, some tenths of a millisecond at most, could pay."""
+MOST = 0.5
+"""Share of the wall time from which on the environments are what to work on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +50,19 @@ class TrainingResult:
         mean = self.mean_return(last=recent)
         learnt = "no episode finished" if mean is None else f"mean return {mean:.1f} over the last {recent}"
         return f"{self.timesteps:,} steps, {len(self.episodes):,} episodes, {learnt}\n{self.report}"
+
+
+def advised(report: Report, environments: Environments) -> Report:
+    """The report with a hint, where most of the time went into slow environments that were stepped in turn."""
+    share, seconds, steps = report.share(ENV) or 0.0, report.seconds(ENV) or 0.0, report.counters["env_steps"]
+    slow = environments.in_turn and steps and seconds / steps > SLOW_STEP_S and share > MOST
+    if not slow or (available_cores() or 1) < 2:
+        return report
+    hint = (
+        f"stepping the environments in turn took {share:.0%} of the time, {1e3 * seconds / steps:.2g} ms a step; "
+        "processes='auto' measures whether processes pay"
+    )
+    return replace(report, notes=(*report.notes, hint))
 
 
 @dataclass

@@ -7,7 +7,7 @@ the end; a logger's event files lie beside them.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +15,7 @@ from typing import Any, Self
 import hybridrl
 from hybridrl import checkpoints
 from hybridrl.agents import PPO, Callback
+from hybridrl.envs import Processes
 from hybridrl.execution import Budget
 from hybridrl.locks import PREFIX, FolderLock
 from hybridrl.recipes import PPORecipe
@@ -36,6 +37,8 @@ class RunDescription:
     budget: Budget
     seed: int = 0
     placement: str = "cpu"
+    processes: Processes = False
+    """Of the environments."""
     threads: int = 1
     checkpoint_every: int = 50
     """Updates."""
@@ -48,10 +51,9 @@ class RunDescription:
         if self.algorithm != "ppo":
             raise ValueError(f"algorithm={self.algorithm!r}: expected 'ppo'")
 
-    def make_agent(self, placement: str | None = None) -> PPO:
-        """The agent at its beginning, at the run's placement or another."""
-        placement = self.placement if placement is None else placement
-        return PPO(self.environment, self.recipe, placement=placement, seed=self.seed)
+    def make_agent(self) -> PPO:
+        """The agent at its beginning."""
+        return PPO(self.environment, self.recipe, placement=self.placement, seed=self.seed, processes=self.processes)
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values, for JSON."""
@@ -128,12 +130,15 @@ class RunFolder:
         description = _read_description(folder)
         return cls(folder, description, FolderLock(folder))
 
-    def restore(self, *, env: str | None = None, placement: str | None = None) -> PPO:
+    def restore(
+        self, *, env: str | None = None, placement: str | None = None, processes: Processes | None = None
+    ) -> PPO:
         """The agent as last saved; at its beginning where the run was killed before that.
 
         Args:
             env: the environment's id once more, needed where it imports a module.
-            placement: other than the run's.
+            placement: other than it began with.
+            processes: other than it began with.
 
         Raises:
             ValueError: the checkpoint is damaged or another run's, the run is finished, or ``env`` is needed.
@@ -144,9 +149,11 @@ class RunFolder:
                 f"{self.path}: trains on {d.environment!r}, which imports a module; if you trust it, go on with: "
                 f"hybridrl train {d.algorithm} {d.environment} --resume {self.path}"
             )
+        placement = d.placement if placement is None else placement
+        processes = d.processes if processes is None else processes
         if not self.checkpoint.exists():
-            return d.make_agent(placement)
-        agent = PPO.load(self.checkpoint, env=d.environment, placement=placement or d.placement)
+            return replace(d, placement=placement, processes=processes).make_agent()
+        agent = PPO.load(self.checkpoint, env=d.environment, placement=placement, processes=processes)
         try:
             self._check_own(agent)
         except ValueError:

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LEVELS = {
     "ops": 0,
     "utilization": 0,
+    "launch": 0,
     "profiling": 1,
     "placement": 1,
     "simgpu": 1,
@@ -24,6 +25,8 @@ LEVELS = {
     "advisor": 3,
     "checkpoints": 4,
     "building": 4,
+    "assembly": 4,
+    "auto": 4,
     "progress": 4,
     "loggers": 4,
     "locks": 4,

@@ -1,4 +1,7 @@
-"""Headless Chromium over the DevTools protocol: visit a built page, and say what is wrong with it."""
+"""Headless Chromium over the DevTools protocol: visit a built page, and say what it does and looks like.
+
+What is wrong with a visited page is in ``tests/pages.py``.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +37,20 @@ FLAGS = (
 )
 PATIENCE_S = 60.0  # for one answer of the browser; a loaded machine is slow, a hung browser must end the test
 READABLE = 4.5  # the contrast ratio that WCAG 2.1 asks of body text
-PHONE, DESKTOP = 390, 1280
+
+
+@dataclass(frozen=True)
+class Look:
+    """A window's width in pixels, and the scheme that the reader prefers."""
+
+    width: int
+    dark: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.width} pixels, {'dark' if self.dark else 'light'}"
+
+
+PHONE, PHONE_DARK, DESKTOP, DESKTOP_DARK = Look(390), Look(390, dark=True), Look(1280), Look(1280, dark=True)
 
 SETTLE = """(async () => {
   for (const image of document.images) image.loading = 'eager';
@@ -42,12 +59,22 @@ SETTLE = """(async () => {
   await document.fonts.ready;
 })()"""
 
+# A change of scheme or width is over when a frame has been drawn and no colour is on its way any more.
+REDRAWN = """new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(() => {
+  for (const running of document.getAnimations()) try { running.finish(); } catch { /* it never ends */ }
+  resolve();
+})))"""
+
 # Content that is folded, or that only assistive technology reads, has no size and no colour to judge.
 MEASURE = """(readable => {
   const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const known = new Map();
   const rgba = colour => {
-    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
+    if (!known.has(colour)) {
+      canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+      known.set(colour, [...canvas.getImageData(0, 0, 1, 1).data]);
+    }
+    return known.get(colour);
   };
   const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
     .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
@@ -69,23 +96,54 @@ MEASURE = """(readable => {
   const all = [...scope.querySelectorAll('*')].filter(visible);
   const own = e => [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
   const name = e => e.tagName.toLowerCase() + ' "' + (e.textContent ?? '').trim().slice(0, 40) + '"';
-  const scrolls = e => {
-    for (let p = e.parentElement; p; p = p.parentElement)
-      if (['auto', 'scroll'].includes(getComputedStyle(p).overflowX)) return true;
-    return false;
+  const moves = e => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX);
+  const upwards = e => {  // from the element to the column that holds it, which is no box of its own
+    const found = [];
+    for (let p = e; p && p !== scope; p = p.parentElement) found.push(p);
+    return found;
   };
+  const scrolls = e => upwards(e).some(moves);
+  const cuts = e => {
+    const {overflowX, overflowY} = getComputedStyle(e);
+    const hides = value => ['hidden', 'clip'].includes(value);
+    return (hides(overflowX) && e.scrollWidth > e.clientWidth + 1)
+      || (hides(overflowY) && e.scrollHeight > e.clientHeight + 1);
+  };
+  const boxes = all.filter(e => e.matches('pre, table'));
+  const edge = Math.min(scope.getBoundingClientRect().right, innerWidth) + 1;
   return {
-    images: [...document.images].map(i => ({
-      src: i.currentSrc || i.src,
-      alt: i.getAttribute('alt') ?? '',
-      loaded: i.complete && i.naturalWidth > 0,
-    })),
+    ground: rgba(getComputedStyle(document.body).backgroundColor).slice(0, 3),
     overflow: document.documentElement.scrollWidth > innerWidth,
-    wide: all.filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !scrolls(e)).map(name),
+    wide: all.filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !scrolls(e.parentElement)).map(name),
+    outside: boxes.filter(e => e.getBoundingClientRect().right > edge && !scrolls(e.parentElement)).map(name),
+    hidden: boxes.filter(e => upwards(e).some(cuts)).map(name),
+    sideways: all.filter(e => e.matches('pre') && upwards(e).some(p => moves(p) && p.scrollWidth > p.clientWidth + 1))
+      .map(name),
     faint: all.filter(own).map(e => ({what: name(e), ratio: contrast(e)})).filter(e => e.ratio < readable),
     words: scope.innerText.split(/\\s+/).length,
   };
 })"""
+
+# What doesn't change with the window.
+CONTENT = """({
+  title: document.title.trim(),
+  // The theme keeps a copy for print, which the screen doesn't show.
+  headings: [...document.querySelectorAll('h1')].filter(h => h.checkVisibility()).map(h => h.textContent.trim()),
+  images: [...document.images].map(i => ({
+    src: i.currentSrc || i.src,
+    alt: (i.getAttribute('alt') ?? '').trim(),
+    loaded: i.complete && i.naturalWidth > 0,
+    content: (document.querySelector('article, main') ?? document.body).contains(i),
+  })),
+  links: [...document.querySelectorAll('a[href]')].map(a => a.href),
+})"""
+
+FOCUS = """(e => {
+  if (e.matches('input[type=search], input[name=q]')) return 'search field';
+  if (e.matches('.search-button, .search-button__button')) return 'search button';
+  return e.tagName.toLowerCase() + ' "' + (e.ariaLabel ?? e.textContent ?? '').trim().slice(0, 40) + '"';
+})(document.activeElement ?? document.body)"""
+KEYS = {"Tab": 9, "Enter": 13}
 
 
 def find_chromium() -> str | None:
@@ -102,7 +160,9 @@ class Visit:
     requests: dict[str, str] = field(default_factory=dict)  # id -> address
     pending: set[str] = field(default_factory=set)
     failed: list[str] = field(default_factory=list)
-    look: dict[str, Any] = field(default_factory=dict)
+    content: dict[str, Any] = field(default_factory=dict)
+    looks: dict[Look, dict[str, Any]] = field(default_factory=dict)
+    focus: list[str] = field(default_factory=list)  # after each key
     value: Any = None
 
     def observe(self, method: str, event: dict[str, Any]) -> None:
@@ -119,26 +179,11 @@ class Visit:
             self.pending.add(event["requestId"])
         elif method == "Network.loadingFinished":
             self.pending.discard(event["requestId"])
-        elif method == "Network.loadingFailed":
+        elif method == "Network.loadingFailed" and event["requestId"] in self.requests:
             self.pending.discard(event["requestId"])
             self.failed.append(f"{self.requests.get(event['requestId'])}: {event['errorText']}")
         elif method == "Network.responseReceived" and event["response"]["status"] >= 400:
             self.failed.append(f"{event['response']['url']}: status {event['response']['status']}")
-
-
-def problems(visit: Visit, root: Path) -> list[str]:
-    """Everything that is wrong with a visited page of the book in `root`, each as one line."""
-    inside = (root.resolve().as_uri() + "/", "data:", "blob:", "about:")
-    outside = [url for url in visit.requests.values() if not url.startswith(inside)]
-    found = [f"console error: {text}" for text in visit.console]
-    found += [f"request to the outside: {url}" for url in outside]
-    found += [f"failed request: {text}" for text in visit.failed]
-    found += [f"image not loaded: {i['src']}" for i in visit.look["images"] if not i["loaded"]]
-    found += [f"image without alt text: {i['src']}" for i in visit.look["images"] if not i["alt"].strip()]
-    found += ["wider than the window"] if visit.look["overflow"] else []
-    found += [f"cut off at the right: {what}" for what in visit.look["wide"]]
-    found += [f"contrast {f['ratio']:.1f}, below {READABLE}: {f['what']}" for f in visit.look["faint"]]
-    return found + ([] if visit.look["words"] > 1 else ["empty page"])
 
 
 class Browser:
@@ -153,6 +198,7 @@ class Browser:
         )
         self.address = self._address()
         self.connection = Connection(self.address)
+        self.page = self._tab()
 
     def _address(self) -> str:
         assert self.process.stderr is not None
@@ -163,15 +209,19 @@ class Browser:
                 return line.split("DevTools listening on ")[1].strip()
         raise RuntimeError("Chromium didn't start:\n" + "".join(lines))
 
-    def visit(self, url: str, *, width: int = DESKTOP, dark: bool = False, script: str | None = None) -> Visit:
-        """Open a page in a window of that width, wait until it is complete, run a script, measure."""
+    def visit(self, url: str, *looks: Look, script: str | None = None, keys: Sequence[str] = ()) -> Visit:
+        """Open a page, wait until it is complete, run a script, press keys, and measure it in each look."""
+        # One tab serves all: a new one a page took a quarter longer.
+        self.page.visit = visit = Visit(url)
+        self.page.seen.clear()
+        return _visit(self.page, visit, looks or (DESKTOP,), script, keys)
+
+    def _tab(self) -> Connection:
         target = self.connection.send("Target.createTarget", url="about:blank")["targetId"]
         page = Connection(self.address.split("/devtools/")[0] + f"/devtools/page/{target}")
-        try:
-            return _visit(page, Visit(url), width, dark, script)
-        finally:
-            page.close()
-            self.connection.send("Target.closeTarget", targetId=target)
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            page.send(f"{domain}.enable")
+        return page
 
     def __enter__(self) -> Browser:
         return self
@@ -179,6 +229,7 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.page.close()
         self.connection.send("Browser.close")
         self.connection.close()
         assert self.process.stderr is not None
@@ -242,13 +293,8 @@ class Connection:
         return message
 
 
-def _visit(page: Connection, visit: Visit, width: int, dark: bool, script: str | None) -> Visit:
-    page.visit = visit
-    for domain in ("Page", "Runtime", "Log", "Network"):
-        page.send(f"{domain}.enable")
-    page.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    page.send("Emulation.setEmulatedMedia", features=[scheme])
+def _visit(page: Connection, visit: Visit, looks: Sequence[Look], script: str | None, keys: Sequence[str]) -> Visit:
+    _show(page, looks[0])
     page.send("Page.navigate", url=visit.url)
     page.until("Page.loadEventFired")
     page.evaluate(SETTLE)
@@ -256,8 +302,29 @@ def _visit(page: Connection, visit: Visit, width: int, dark: bool, script: str |
     if script is not None:
         visit.value = page.evaluate(script)
         page.drain(visit)
-    visit.look = page.evaluate(f"{MEASURE}({READABLE})")
+    visit.focus = [_press(page, key) for key in keys]
+    visit.content = page.evaluate(CONTENT)
+    for look in looks:
+        _show(page, look)
+        page.evaluate(REDRAWN)
+        visit.looks[look] = page.evaluate(f"{MEASURE}({READABLE})")
+    page.drain(visit)
     return visit
+
+
+def _show(page: Connection, look: Look) -> None:
+    page.send("Emulation.setDeviceMetricsOverride", width=look.width, height=900, deviceScaleFactor=1, mobile=False)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if look.dark else "light"}
+    page.send("Emulation.setEmulatedMedia", features=[scheme])
+
+
+def _press(page: Connection, key: str) -> str:
+    """Press and release a key; returns what has the focus then."""
+    text = {"text": "\r"} if key == "Enter" else {}
+    code = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
+    page.send("Input.dispatchKeyEvent", type="keyDown", **code, **text)
+    page.send("Input.dispatchKeyEvent", type="keyUp", **code)
+    return str(page.evaluate(FOCUS))
 
 
 def _environment() -> dict[str, str]:

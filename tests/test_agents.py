@@ -6,6 +6,7 @@ import io
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def weights(agent: hrl.PPO) -> Tensor:
 
 def state(agent: hrl.PPO) -> dict[str, Tensor]:
     """All that is saved, apart from the counters."""
-    return {name: tensor.clone() for name, tensor in agent._tensors().items()}
+    return {name: tensor.clone() for name, tensor in agent._parts.tensors().items()}
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -102,7 +103,7 @@ def test_the_global_random_state_does_not_matter() -> None:
 def test_each_use_of_randomness_has_a_stream_of_its_own() -> None:
     """C51: and the environments' first observations differ from one another."""
     agent = hrl.PPO("CartPole-v1", SMALL, seed=0)
-    seeds = [g.initial_seed() for g in agent._generators.values()] + [agent._env_seed]
+    seeds = [g.initial_seed() for g in agent._parts.generators.named().values()] + [agent._seeds.environments]
     assert len(set(seeds)) == 4
     rollout, _ = agent.collector.collect(1)
     assert not torch.equal(rollout.observation[0, 0], rollout.observation[0, 1])
@@ -511,8 +512,8 @@ def test_there_is_one_schedule() -> None:
 
 
 def test_no_device_is_replaced_by_another() -> None:
-    with pytest.raises(ValueError, match="placement 'cuda': this version acts and learns on: cpu") as error:
-        hrl.PPO("CartPole-v1", SMALL, placement="cuda")
+    with pytest.raises(ValueError, match=r"placement 'npu': device 'npu': this machine has cpu") as error:
+        hrl.PPO("CartPole-v1", SMALL, placement="npu")
     line(error)
 
 
@@ -617,9 +618,9 @@ def test_no_tensor_is_left_behind_when_modules_move(env: str, tmp_path: Path) ->
 
 
 def check_homes(agent: hrl.PPO) -> None:
-    known = [t for module in agent._modules().values() for t in (*module.parameters(), *module.buffers())]
+    known = [t for module in agent._parts._modules().values() for t in (*module.parameters(), *module.buffers())]
     flat, optimizer = agent.learner.flat, agent.learner.optimizer
-    known += [flat.values, flat.gradients, agent.collector.storage.arena]
+    known += [flat.values, flat.gradients, agent.collector.storage.arena.block]
     known += [t for per in optimizer.state.values() for t in per.values()]
     homes = {t.untyped_storage().data_ptr() for t in known}
     found = dict(reachable(agent))
@@ -856,8 +857,8 @@ def test_a_file_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
 def test_a_loaded_agent_says_where_it_runs(tmp_path: Path) -> None:
     hrl.PPO("CartPole-v1", SMALL).save(tmp_path / "x")
     assert str(hrl.PPO.load(tmp_path / "x", placement="cpu").placement) == "cpu"
-    with pytest.raises(ValueError, match="placement 'cuda'"):
-        hrl.PPO.load(tmp_path / "x", placement="cuda")
+    with pytest.raises(ValueError, match="placement 'npu'"):
+        hrl.PPO.load(tmp_path / "x", placement="npu")
 
 
 # The progress bar
@@ -1054,3 +1055,80 @@ def test_evaluation_takes_a_seed_that_training_does_not(monkeypatch: pytest.Monk
     agent.evaluate(2)
     assert len(taken) == 1
     assert taken[0] not in envs.spread_seeds(4, 5)
+
+
+# Hints
+
+
+def report_of(env_s: float, wall_s: float, steps: int) -> hrl.Report:
+    from hybridrl.profiling.report import PhaseRow
+
+    row = PhaseRow(("env",), steps, env_s, env_s)
+    return hrl.Report(wall_s=wall_s, phases=(row,), counters={"env_steps": steps})
+
+
+@pytest.mark.parametrize(
+    ("env_s", "num_envs", "batched", "cores", "hinted"),
+    [
+        (0.9, 4, False, 2.0, True),
+        (0.4, 4, False, 2.0, False),  # other phases took longer
+        (0.9, 1, False, 2.0, False),  # nothing to run at once
+        (0.9, 4, True, 2.0, False),  # not in turn
+        (0.9, 4, False, 1.0, False),
+        (0.9, 4, False, None, False),
+    ],
+)
+def test_slow_environments_stepped_in_turn_are_pointed_out(
+    env_s: float, num_envs: int, batched: bool, cores: float | None, hinted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C06: the environment is the cost, and the advice is about it; from measurement only."""
+    from hybridrl import results
+
+    monkeypatch.setattr(results, "available_cores", lambda: cores)
+    environments = hrl.envs.make("CartPole-v1", num_envs, batched=batched)
+    notes = results.advised(report_of(env_s, 1.0, 1000), environments).notes
+    wanted = (
+        "stepping the environments in turn took 90% of the time, 0.9 ms a step; "
+        "processes='auto' measures whether processes pay"
+    )
+    assert notes == ((wanted,) if hinted else ())
+
+
+def test_fast_environments_are_not_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hybridrl import results
+
+    environments = hrl.envs.make("CartPole-v1", 4, batched=False)
+    assert results.advised(report_of(0.9, 1.0, 100_000), environments).notes == ()
+
+
+def test_an_agent_that_fails_to_be_made_leaves_no_process() -> None:
+    """C47."""
+    import multiprocessing
+
+    with pytest.raises(ValueError, match="expected a torch"):
+        hrl.PPO(counting(), SMALL, network=3, processes=True)  # type: ignore[arg-type]
+    assert multiprocessing.active_children() == []
+
+
+def test_a_device_without_memory_ends_the_run_with_what_to_make_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of memory, played by the learner at the second update; the last checkpoint is named and untouched."""
+    agent = hrl.PPO("CartPole-v1", SMALL)
+    real, calls = agent.learner.update, []
+
+    def update(*arguments: Any, **options: Any) -> Any:
+        calls.append(None)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has 1 GiB free.")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(agent.learner, "update", update)
+    with pytest.raises(MemoryError) as error:
+        agent.learn(total_timesteps=96, checkpoint=tmp_path / "x", checkpoint_every=1)
+    assert re.fullmatch(
+        r"at step \d+: CUDA out of memory\. Tried to allocate 2\.00 GiB; use a smaller minibatch_size, or fewer "
+        r"rollout_steps or environments; last checkpoint: \S+x \(step \d+\)",
+        line(error),
+    )
+    assert hrl.PPO.load(tmp_path / "x").timesteps > 0

@@ -145,20 +145,20 @@ def test_a_signal_finishes_the_update_saves_and_says_how_to_go_on(
     found, out, err = run(*begin(tmp_path))
     assert (found, out) == (code, "")
     assert names(tmp_path) == ["checkpoint.safetensors", "events.out.tfevents", "run.json"]
-    uninterrupted = RunFolder.open(tmp_path)
-    agent, updates = uninterrupted.description.make_agent(), list[int]()
+    interrupted = RunFolder.open(tmp_path)
+    agent, updates = interrupted.description.make_agent(), list[int]()
     agent.learn(160, callback=lambda i: updates.append(i.timesteps) or len(updates) < 3)
-    tensors, data = checkpoints.read(uninterrupted.checkpoint)
+    tensors, data = checkpoints.read(interrupted.checkpoint)
     assert (data["timesteps"], data["episodes"]) == (agent.timesteps, agent.episodes) == (updates[2], data["episodes"])
-    expected = agent._tensors()
+    expected = agent._parts.tensors()
     assert tensors.keys() == expected.keys()
     assert all(torch.equal(tensors[name], expected[name]) for name in expected)
-    loaded = uninterrupted.restore()
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in loaded._tensors().items())
+    loaded = interrupted.restore()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in loaded._parts.tensors().items())
     assert loaded.unfinished == agent.unfinished
     cure = f"go on with: hybridrl train --resume {tmp_path}"
     assert err == f"hybridrl train: interrupted; saved at step {updates[2]}; {cure}\n"
-    uninterrupted.close()
+    interrupted.close()
 
 
 def test_an_interrupted_run_goes_on_to_its_end(run: Run, signals: Callable[..., None], tmp_path: Path) -> None:
@@ -189,6 +189,21 @@ def test_a_second_signal_ends_at_once(
     cure = f"go on with: hybridrl train --resume {tmp_path}"
     assert (found, out, err) == (code, "", f"hybridrl train: interrupted; {cure}\n")
     assert checkpoints.read(tmp_path / "checkpoint.safetensors")[1]["timesteps"] == logged_steps(tmp_path)[1]
+
+
+def test_an_update_that_a_signal_broke_is_told_as_an_interruption(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service manager sends SIGTERM to the environments' processes as well."""
+
+    def broken(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise ChildProcessError("the process of environment 0 is gone")
+
+    monkeypatch.setattr(PPOLearner, "update", broken)
+    why = "the update was lost (the process of environment 0 is gone)"
+    cure = f"go on with: hybridrl train --resume {tmp_path}"
+    assert run(*begin(tmp_path)) == (143, "", f"hybridrl train: interrupted; {why}; {cure}\n")
 
 
 def test_a_signal_in_the_last_update_ends_a_finished_run(
@@ -317,7 +332,19 @@ def test_what_resuming_cannot_do_is_refused_not_ignored(
 
 def test_what_agrees_or_only_shows_may_be_said_again(run: Run, interrupted: Path) -> None:
     same = ("ppo", "CartPole-v1", "--seed", 0, "--total-timesteps", 160, "--recipe", "default", *SMALL)
-    may_differ = ("--threads", 2, "--placement", "cpu", "--no-progress", "--evaluate", 1, "--no-tensorboard", "--json")
+    may_differ = (
+        "--threads",
+        2,
+        "--placement",
+        "cpu+cpu",
+        "--processes",
+        "yes",
+        "--no-progress",
+        "--evaluate",
+        1,
+        "--no-tensorboard",
+        "--json",
+    )
     code, out, err = run(*resume(interrupted, *same, "--checkpoint-every", 50, *may_differ))
     assert (code, err) == (0, "")
     assert json.loads(out)["total_timesteps"] > 158

@@ -230,8 +230,7 @@ def test_a_vector_environment_as_it_is():
         ({"num_envs": 2.0}, "num_envs=2.0"),
         ({"num_envs": True}, "num_envs=True"),
         ({"max_episode_steps": 0}, "max_episode_steps=0: expected an integer of at least 1"),
-        ({"autoreset": "nextstep"}, "autoreset='nextstep': expected 'next_step', 'same_step' or None"),
-        ({"autoreset": "disabled"}, "autoreset='disabled'"),
+        ({"autoreset": "nextstep"}, "autoreset='nextstep': expected 'next_step', 'same_step', 'disabled' or None"),
         ({"env_kwargs": {"gravity": 1}}, "'gravity' is not accepted, expected some of"),
         ({"env_kwargs": {"gravity": 1}, "num_envs": 4}, "'gravity' is not accepted"),
         ({"env_kwargs": {"max_episode_steps": 1}}, "give it to make() as max_episode_steps="),
@@ -307,6 +306,7 @@ SOURCES = {
     "batched": ("CartPole-v1", {"batched": True}),
     "in process": ("CartPole-v1", {"batched": False}),
     "same step": ("CartPole-v1", {"autoreset": "same_step"}),
+    "disabled": ("CartPole-v1", {"autoreset": "disabled"}),
     "callable": (lambda: gym.make("CartPole-v1"), {}),
 }
 

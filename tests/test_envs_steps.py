@@ -13,7 +13,11 @@ from hybridrl.envs import Episode, EpisodeTracker, Step, check_env, evaluate, fi
 from hybridrl.testing import CountingEnv, IdentityEnv, ReusingEnv
 
 ZEROS = np.zeros(2, np.int64)
-MODES = {"next_step": AutoresetMode.NEXT_STEP, "same_step": AutoresetMode.SAME_STEP}
+MODES = {
+    "next_step": AutoresetMode.NEXT_STEP,
+    "same_step": AutoresetMode.SAME_STEP,
+    "disabled": AutoresetMode.DISABLED,
+}
 
 
 def pair(lengths=(3, 5), *, truncates=False):
@@ -64,7 +68,7 @@ def reference(factories, steps):
 @pytest.mark.parametrize("truncates", [False, True])
 @pytest.mark.parametrize("source", ["callable", "vector"])
 def test_same_transitions_in_every_mode(mode, truncates, source):
-    """C11: both modes give the transitions of resetting by hand, and none that counts backwards."""
+    """C11: all modes give the transitions of resetting by hand, and none that counts backwards."""
     factories = pair(truncates=truncates)
     if source == "callable":
         environments = make(taking_turns(factories), 2, autoreset=mode)
@@ -175,11 +179,10 @@ class Declared(VectorEnv):
         ({}, "does not say how it resets"),
         ({"autoreset_mode": None}, "does not say how it resets"),
         ({"autoreset_mode": "whenever"}, "'whenever'"),
-        ({"autoreset_mode": AutoresetMode.DISABLED}, "autoreset disabled.*build it with autoreset_mode"),
     ],
 )
 def test_unknown_autoreset_is_refused(metadata, message):
-    """C12: absent, unknown or disabled autoreset is an error, not a guess."""
+    """C12: absent or unknown autoreset is an error, not a guess."""
     with pytest.raises(ValueError, match=message):
         make(Declared(metadata))
 
@@ -190,6 +193,78 @@ def test_autoreset_by_name_is_read():
         assert environments.autoreset == "same_step"
         environments.reset(0)
         with pytest.raises(ValueError, match="environment 0 ended but infos has no 'final_obs'"):
+            environments.step(ZEROS)
+
+
+class Disabled(Declared):
+    """A vector environment without autoreset; row 1 goes on for ever. ``careless``: it ignores the mask."""
+
+    def __init__(self, careless=None):
+        super().__init__({"autoreset_mode": AutoresetMode.DISABLED})
+        self.careless = careless
+
+    def reset(self, *, seed=None, options=None):
+        if options is not None and self.careless is not None:
+            raise self.careless
+        mask = self.careless is not None or options is None or options["reset_mask"]
+        self.buffer[np.broadcast_to(mask, 2)] = 0
+        return self.buffer, {}
+
+    def step(self, actions):
+        self.buffer += 1
+        return self.buffer, np.ones(2), np.array([True, False]), np.zeros(2, np.bool_), {}
+
+
+def test_disabled_autoreset_resets_exactly_what_ended():
+    """C11, C14: a vector environment of one's own; it writes its buffer again, and the final one stays."""
+    with make(Disabled()) as environments:
+        assert environments.reset(0).tolist() == [[0], [0]]
+        steps = [environments.step(ZEROS) for _ in range(3)]
+    assert [step.observation.ravel().tolist() for step in steps] == [[0, 1], [0, 2], [0, 3]]
+    assert [step.final_observation.ravel().tolist() for step in steps] == [[1, 1], [1, 2], [1, 3]]
+    assert all(step.valid.all() for step in steps)
+
+
+class Careless(Disabled):
+    """It resets all, whatever the mask."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        (Careless(), "touched environments that hadn't ended"),
+        (Disabled(TypeError("options?")), "raised TypeError: options?"),
+        (Disabled(NotImplementedError()), "raised NotImplementedError"),
+    ],
+    ids=["resets all", "TypeError", "NotImplementedError"],
+)
+def test_disabled_autoreset_without_a_mask_is_one_line(env, says):
+    """C11: where the mask can't be had, episodes that go on would be cut in silence."""
+    with make(env) as environments:
+        environments.reset(0)
+        with pytest.raises(ValueError, match="expected it to reset the masked environments alone; use") as error:
+            environments.step(ZEROS)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_environment_that_fails_to_reset_says_so_itself():
+    """Not that its vector environment knows no mask."""
+
+    class Once(CountingEnv):
+        def reset(self, **options):
+            if self._count:
+                raise ValueError("no second time")
+            return super().reset(**options)
+
+        _count = 0
+
+    with make(lambda: Once(1), 2, autoreset="disabled") as environments:
+        environments.reset(0)
+        with pytest.raises(ValueError, match=r"^no second time$"):
             environments.step(ZEROS)
 
 
@@ -238,10 +313,11 @@ def test_worker_processes_do_not_alias(shared, copies):
         np.testing.assert_array_equal(before + 1, after)
 
 
-def test_worker_processes_in_same_step():
+@pytest.mark.parametrize("mode", ["same_step", "disabled"])
+def test_worker_processes_of_gymnasium(mode):
     """C11: the same transitions from worker processes."""
     factories = pair(truncates=True)
-    env = AsyncVectorEnv(factories, autoreset_mode=AutoresetMode.SAME_STEP, context="spawn")
+    env = AsyncVectorEnv(factories, autoreset_mode=MODES[mode], context="spawn")
     with make(env) as environments:
         found, _ = transitions(environments, 12)
     assert found == reference(factories, 12)
@@ -280,7 +356,9 @@ def balance(observation):
     return (observation[:, 2] + observation[:, 3] > 0).astype(np.int64)
 
 
-@pytest.mark.parametrize("options", [{"batched": True}, {"batched": False}, {"autoreset": "same_step"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"batched": True}, {"batched": False}, {"autoreset": "same_step"}, {"autoreset": "disabled"}], ids=str
+)
 def test_truncated_episodes_are_counted_once_in_every_mode(options):
     """C94: CartPole cut at 20 steps and kept up: three episodes of 20 in each environment."""
     with make("CartPole-v1", 4, max_episode_steps=20, **options) as environments:
@@ -333,16 +411,28 @@ def test_evaluation_gives_exactly_what_was_asked(episodes, quota):
             evaluate(lambda observation: ZEROS, environments, episodes=0, seed=0)
 
 
-@pytest.mark.parametrize("space", [spaces.Discrete(3, start=5), spaces.Box(-2, 3, (2, 2))], ids=str)
+IDENTITIES = [
+    spaces.Discrete(3, start=5),
+    spaces.MultiDiscrete([[3], [3]], start=[[5], [-5]]),
+    spaces.MultiBinary(2),
+    spaces.Box(-2, 3, (2, 2)),
+]
+
+
+@pytest.mark.parametrize("space", IDENTITIES, ids=str)
 def test_identity_env_rewards_repeating_what_is_seen(space):
     """The perfect policy has the best return, another has less."""
-    discrete = isinstance(space, spaces.Discrete)
+    discrete = not isinstance(space, spaces.Box)
+    size = 2 if isinstance(space, spaces.MultiBinary) else 3
 
     def perfect(observation):
-        return observation.argmax(axis=1) if discrete else observation
+        if not discrete:
+            return observation
+        indices = observation.reshape(2, -1, size).argmax(axis=2)
+        return indices[:, 0] if isinstance(space, spaces.Discrete) else indices
 
     def wrong(observation):
-        return (perfect(observation) + 1) % 3 if discrete else perfect(observation) + 1
+        return (perfect(observation) + 1) % size if discrete else perfect(observation) + 1
 
     with make(lambda: IdentityEnv(space, length=7), 2) as environments:
         best = evaluate(perfect, environments, episodes=4, seed=0)

@@ -418,3 +418,64 @@ def test_a_module_cast_since_is_noticed_at_the_next_step() -> None:
     module.double()
     with pytest.raises(ValueError, match="FlatParameters"):
         flat.zero_grad()
+
+
+class Normalised(nn.Module):
+    """A parameter, a frozen one, moments, a counter of another dtype, and a buffer under two names."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.frozen = nn.Parameter(torch.full((2,), value), requires_grad=False)
+        self.register_buffer("mean", torch.full((3,), value))
+        self.register_buffer("steps", torch.tensor(int(value)))
+        self.register_buffer("passing", torch.full((2,), value), persistent=False)
+        shared = torch.full((1,), value)
+        self.register_buffer("one", shared)
+        self.register_buffer("other", shared)
+
+
+def test_publication_takes_buffers_along_in_the_one_vector() -> None:
+    source, target = FlatParameters(Normalised(2.0)), FlatParameters(Normalised(1.0))
+    assert source.state.numel() == 3 * 2 + 2 + 2 + 3 + 2
+    assert source.values.data_ptr() == source.state.data_ptr()
+    source.module.mean.add_(5.0)  # in place, as normalisers do
+    target.copy_(source)
+    for mine, theirs in zip(target.module.state_dict().values(), source.module.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert target.module.mean.tolist() == [7.0] * 3
+    assert target.module.passing.tolist() == [2.0] * 2
+    assert target.module.one is target.module.other
+
+
+def test_a_buffer_assigned_anew_is_brought_back() -> None:
+    """On either side: the source's new value is published, and the target's module sees what was published."""
+    source, target = FlatParameters(Normalised(2.0)), FlatParameters(Normalised(1.0))
+    source.module.mean = torch.full((3,), 9.0)
+    target.module.mean = torch.full((3,), 4.0)
+    target.copy_(source)
+    assert target.module.mean.tolist() == source.module.mean.tolist() == [9.0] * 3
+
+
+def test_averaging_leaves_buffers_alone() -> None:
+    source, target = FlatParameters(Normalised(2.0)), FlatParameters(Normalised(1.0))
+    target.lerp_(source, 0.5)
+    assert target.module.mean.tolist() == [1.0] * 3
+    assert target.module.frozen.tolist() == [1.5] * 2
+
+
+def test_modules_that_differ_in_buffers_only_do_not_match() -> None:
+    source, target = nn.Linear(3, 2), nn.Linear(3, 2)
+    source.register_buffer("mean", torch.zeros(3))
+    with pytest.raises(ValueError, match="both modules must have one architecture"):
+        FlatParameters(target).copy_(FlatParameters(source))
+
+
+def test_a_copy_of_the_whole_copies_buffers_too() -> None:
+    flat = FlatParameters(Normalised(2.0))
+    twin = copy.deepcopy(flat)
+    flat.module.mean.zero_()
+    assert twin.module.mean.tolist() == [2.0] * 3
+    assert twin.state.numel() == flat.state.numel()
+    twin.module.mean.fill_(6.0)
+    assert 6.0 in twin.state.tolist()

@@ -33,6 +33,18 @@ def test_discrete_identity_is_learnt(start: int) -> None:
     assert evaluated(agent, 32) >= 19.5
 
 
+@pytest.mark.parametrize(
+    "space", [gym.spaces.MultiDiscrete([[3, 2], [5, 1]], start=[[1, -1], [0, 9]]), gym.spaces.MultiBinary(4)], ids=str
+)
+def test_multi_discrete_identity_is_learnt(space: gym.spaces.MultiDiscrete | gym.spaces.MultiBinary) -> None:
+    """Of 20 at most, each reward the share of dimensions that are right; guessing gives about 10."""
+    agent = hrl.PPO(lambda: IdentityEnv(space), IDENTITY, seed=0)
+    before = evaluated(agent, 32)
+    agent.learn(total_timesteps=15_000)
+    assert before < 16
+    assert evaluated(agent, 32) >= 19.5
+
+
 @pytest.mark.parametrize("bounds", ["clip", "scale"])
 def test_continuous_identity_is_learnt(bounds: str) -> None:
     """Of 0 at most, over 20 steps; the box's middle gives about -20 (its sides are 2 and 6 long)."""

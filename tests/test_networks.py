@@ -15,6 +15,7 @@ from hybridrl.networks import (
     ActorCritic,
     CategoricalHead,
     GaussianHead,
+    MultiCategoricalHead,
     NetworkConfig,
     ObservationNormalizer,
     Policy,
@@ -405,3 +406,22 @@ def test_heads_are_values():
     assert CategoricalHead(3) == DISCRETE != CategoricalHead(4)
     assert (DISCRETE.parameter_size, CONTINUOUS.parameter_size) == (3, 4)
     assert replace(NetworkConfig(), hidden=(8,)).hidden == (8,)
+
+
+def test_a_multi_categorical_head_fits_network_and_policy():
+    """Log-probabilities sum over the dimensions, and actions are one index each."""
+    head = MultiCategoricalHead((2, 3, 1))
+    policy = build(head)
+    policy.check(observations(2))
+    decision = policy.act(observations(40), generator=generator())
+    assert (decision.action.shape, decision.action.dtype) == ((40, 3), torch.int64)
+    assert (decision.action < torch.tensor(head.sizes)).all()
+    torch.testing.assert_close(decision.log_prob, torch.full((40,), -math.log(6)), rtol=0, atol=0.1)
+    assert policy.predict(observations(5)).shape == (5, 3)
+    assert MultiCategoricalHead((2, 3, 1)) == head != MultiCategoricalHead((3, 2, 1))
+
+
+@pytest.mark.parametrize("sizes", [(), (2, 0)])
+def test_sizes_that_are_none_are_refused(sizes):
+    with pytest.raises(ValueError, match="expected at least one, each of at least 1"):
+        MultiCategoricalHead(sizes)

@@ -78,8 +78,8 @@ def test_nothing_that_is_not_finite_is_learnt(tmp_path: Path) -> None:
     agent = hrl.PPO(lambda: TurnsBad(50, "observation"), dataclasses.replace(SMALL, normalize_observation=True))
     seen = list[dict[str, Tensor]]()
     with pytest.raises(NonFiniteError):
-        agent.learn(4_000, callback=lambda _: seen.append(copy.deepcopy(agent._tensors())))
-    after = agent._tensors()
+        agent.learn(4_000, callback=lambda _: seen.append(copy.deepcopy(agent._parts.tensors())))
+    after = agent._parts.tensors()
     for name in seen[-1]:
         assert name.startswith("generator.") or torch.equal(after[name], seen[-1][name]), name
 

@@ -106,6 +106,36 @@ def test_totals_equal_those_of_a_list_of_events(seed):
         assert (row.total_s, row.self_s) == (total(row.path) / 1e9, (total(row.path) - inside) / 1e9)
 
 
+def test_known_phases_are_listed_in_the_order_of_an_iteration():
+    """The first reset times "env" before anything has acted."""
+    clock, timer = make()
+    with timer.run():
+        with timer.phase("learn"):
+            spend(timer, clock, "update", 1)
+            spend(timer, clock, "returns", 1)
+        with timer.phase("collect"):
+            for name in ("env", "store", "act"):
+                spend(timer, clock, name, 1)
+    labels = [row.label for row in timer.report().phases]
+    assert labels == [
+        "collect",
+        "collect/act",
+        "collect/env",
+        "collect/store",
+        "learn",
+        "learn/returns",
+        "learn/update",
+    ]
+
+
+def test_phases_with_names_of_their_own_are_listed_as_they_came():
+    clock, timer = make()
+    with timer.run():
+        for name in ("update", "load", "act"):
+            spend(timer, clock, name, 1)
+    assert [row.label for row in timer.report().phases] == ["update", "load", "act"]
+
+
 def test_phases_nest_as_deep_as_there_may_be_rows():
     clock, timer = make()
 
@@ -255,6 +285,7 @@ def two_phases(timer, device):
 
 
 def test_synchronizing_charges_the_phase_that_queued_the_work():
+    """C104: 50 ms queued in one phase, waited for by nobody in it, and a trivial phase after it."""
     clock = FakeClock()
     device = FakeDevice(clock)
     timer = PhaseTimer(clock=clock, cpu_clock=clock, synchronize=device.synchronize)
@@ -274,6 +305,78 @@ def test_without_synchronize_the_cost_shows_up_later_and_nobody_waits():
         two_phases(timer, device)
     assert rows(timer.report()) == {"a": (1, 0, 0), "b": (1, 0.06, 0.06)}
     assert device.synchronisations == 1
+
+
+def test_phases_that_are_not_named_do_not_wait():
+    """C104: acting on the CPU, inside of a phase that waits or outside, reads the bare clock."""
+    clock = FakeClock()
+    device = FakeDevice(clock)
+    timer = PhaseTimer(clock=clock, cpu_clock=clock, synchronize=device.synchronize, synchronize_in={"update", "learn"})
+    with timer.run(), timer.phase("loop"):
+        with timer.phase("learn"), timer.phase("update"):
+            device.enqueue(0.05)
+        waited = device.synchronisations
+        for _ in range(3):
+            with timer.phase("collect"):
+                spend(timer, clock, "act", 0.01)
+        assert device.synchronisations == waited == 1 + 2 * 2  # the run's start, and both ends of two phases
+    assert device.synchronisations == waited + 1  # the run's end
+    assert rows(timer.report()) == {
+        "loop": (1, 0.08, 0),
+        "loop/learn": (1, 0.05, 0),
+        "loop/learn/update": (1, 0.05, 0.05),
+        "loop/collect": (3, 0.03, 0),
+        "loop/collect/act": (3, 0.03, 0.03),
+    }
+
+
+def test_with_no_phase_named_only_the_run_waits():
+    clock = FakeClock()
+    device = FakeDevice(clock)
+    timer = PhaseTimer(clock=clock, cpu_clock=clock, synchronize=device.synchronize, synchronize_in=())
+    with timer.run():
+        with timer.phase("a"):
+            device.enqueue(0.05)
+        assert device.synchronisations == 1
+    report = timer.report()
+    assert device.synchronisations == 2
+    assert (rows(report)["a"], report.other_s, report.wall_s) == ((1, 0, 0), 0.05, 0.05)
+
+
+def test_what_a_phase_that_does_not_wait_queues_is_charged_where_it_is_waited_for():
+    """Before the named phase that follows, which waits before it starts: here outside of all phases."""
+    clock = FakeClock()
+    device = FakeDevice(clock)
+    timer = PhaseTimer(clock=clock, cpu_clock=clock, synchronize=device.synchronize, synchronize_in=("update",))
+    with timer.run():
+        with timer.phase("act"):
+            device.enqueue(0.05)
+        spend(timer, clock, "update", 0.01)
+    report = timer.report()
+    assert rows(report) == {"act": (1, 0, 0), "update": (1, 0.01, 0.01)}
+    assert report.other_s == 0.05
+
+
+def test_a_scope_of_a_phase_that_does_not_wait_reads_the_clock_itself():
+    """No call in between: as cheap as without a device."""
+    clock = FakeClock()
+    timer = PhaseTimer(clock=clock, cpu_clock=clock, synchronize=lambda: None, synchronize_in=("update",))
+    assert timer.phase("act")._clock is clock
+    assert timer.phase("update")._clock is not clock
+    assert timer.phase("act") is timer.phase("act")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"synchronize": lambda: None, "synchronize_in": "update"}, r"^synchronize_in='update': expected a collection"),
+        ({"synchronize_in": ("update",)}, "without synchronize=: say how to wait"),
+        ({"synchronize": lambda: None, "synchronize_in": ("learn/update",)}, "expected a name without"),
+    ],
+)
+def test_what_cannot_be_synchronized_in(settings, expected):
+    with pytest.raises(ValueError, match=expected):
+        PhaseTimer(**settings)
 
 
 # --- exceptions and misuse

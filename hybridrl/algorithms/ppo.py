@@ -19,6 +19,7 @@ from hybridrl.ops.checks import NonFiniteError
 from hybridrl.ops.losses import clipped_policy_loss, clipped_value_loss, value_loss
 from hybridrl.ops.returns import gae
 from hybridrl.ops.statistics import approximate_kl, clip_fraction, explained_variance, standardize
+from hybridrl.placement import to_host
 from hybridrl.profiling import Timer
 from hybridrl.profiling.phases import RETURNS, UPDATE
 
@@ -161,7 +162,7 @@ class _Batch:
     def minibatches(self, size: int | None, generator: torch.Generator) -> Iterator["_Batch"]:
         """Shuffle once, then slice: near-equal parts, so that no leftover of one or two samples takes a step."""
         count, parts = len(self.log_prob), self.parts(size)
-        shuffled = self.take(torch.randperm(count, generator=generator))
+        shuffled = self.take(torch.randperm(count, generator=generator, device=generator.device))
         edges = [count * part // parts for part in range(parts + 1)]
         for start, stop in pairwise(edges):
             yield _Batch(*(getattr(shuffled, f.name)[start:stop] for f in fields(_Batch)))
@@ -174,7 +175,7 @@ class PPOLearner:
         policy: its parameters become one flat vector.
         config: see :class:`PPOConfig`.
         num_envs: columns of the rollouts.
-        generator: shuffles samples; on the host.
+        generator: shuffles samples; on the parameters' device.
         normalize_reward: scale rewards by the deviation of their running discounted sums.
         timer: times the phases "returns" and "update".
     """
@@ -191,7 +192,8 @@ class PPOLearner:
     ) -> None:
         self.policy, self.config, self.generator, self.timer = policy, config, generator, timer
         self.flat = FlatParameters(policy)
-        self.reward_normalizer = RewardNormalizer(num_envs, gamma=config.gamma, enabled=normalize_reward)
+        with self.flat.values.device:
+            self.reward_normalizer = RewardNormalizer(num_envs, gamma=config.gamma, enabled=normalize_reward)
         self.optimizer = _adam(self.flat, config)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._warned = False
@@ -218,7 +220,7 @@ class PPOLearner:
             steps = self._epochs(batch)
             self.policy.normalizer.update(batch.observation)
             fit, fine = explained_variance(batch.value, batch.target), self._is_finite(batch, steps)
-            *means, fitted, finite = torch.cat([steps.mean(0), torch.stack([fit, fine])]).tolist()
+            *means, fitted, finite = to_host(torch.cat([steps.mean(0), torch.stack([fit, fine])])).tolist()
         if not finite:
             raise self._diverged(batch, steps)
         return PPOStatistics(

@@ -14,10 +14,14 @@ from hybridrl.cli.signals import Interrupted, StopSignals
 
 if TYPE_CHECKING:
     from hybridrl.agents import PPO, Callback
+    from hybridrl.envs import Processes
     from hybridrl.loggers import TensorBoardLogger
     from hybridrl.recipes import PPORecipe
     from hybridrl.results import TrainingResult
     from hybridrl.runs import RunDescription, RunFolder
+
+
+_PROCESSES: "dict[str, Processes]" = {"no": False, "yes": True, "auto": "auto"}
 
 
 def add_train(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -32,6 +36,7 @@ def add_train(commands: "argparse._SubParsersAction[Any]") -> None:
     length.add_argument("--total-episodes", type=int, metavar="N", help="episodes, instead of steps")
     train.add_argument("--seed", type=int, metavar="N", help="(default: 0)")
     train.add_argument("--placement", help="(default: cpu)")
+    train.add_argument("--processes", choices=_PROCESSES, help="one for each environment (default: no)")
     train.add_argument("--threads", type=int, metavar="N", help="torch threads (default: 1)")
     folder = train.add_mutually_exclusive_group()
     folder.add_argument("--output", metavar="DIR", type=Path, help="keep the run in this new folder")
@@ -87,7 +92,9 @@ def _opened(options: argparse.Namespace) -> "Iterator[tuple[RunFolder, PPO]]":
     with RunFolder.open(options.resume) as folder:
         _check_same(folder, options)
         set_threads(folder.description.threads if options.threads is None else options.threads)
-        with contextlib.closing(folder.restore(env=options.env, placement=options.placement)) as agent:
+        processes = None if options.processes is None else _PROCESSES[options.processes]
+        agent = folder.restore(env=options.env, placement=options.placement, processes=processes)
+        with contextlib.closing(agent):
             yield folder, agent
 
 
@@ -97,7 +104,9 @@ def _learn(agent: "PPO", folder: "RunFolder", stop: StopSignals, options: argpar
             logger = None if options.no_tensorboard else _logger(folder, agent)
             callbacks: list[Callback] = [stop] if logger is None else [loggers.enter_context(logger), stop]
             return folder.learn(agent, callbacks=callbacks, progress_bar=not options.no_progress)
-        except Exception:
+        except Exception as error:
+            if stop.received is not None:  # a signal to the whole group has ended the environments' processes, say
+                raise Interrupted(stop.received, f"the update was lost ({error}); {stop.cure}") from error
             if options.output and agent.timesteps == 0:  # such as a budget below one step of every environment
                 loggers.close()
                 folder.discard()
@@ -180,6 +189,7 @@ def _description(options: argparse.Namespace) -> "RunDescription":
     given = {
         "seed": options.seed,
         "placement": options.placement,
+        "processes": None if options.processes is None else _PROCESSES[options.processes],
         "threads": options.threads,
         "checkpoint_every": options.checkpoint_every,
         "checkpoint_seconds": options.checkpoint_seconds,

@@ -3,7 +3,9 @@
 from hybridrl.envs.check import check_env
 from hybridrl.envs.episodes import Episode, EpisodeTracker, evaluate
 from hybridrl.envs.factory import EnvFactory
-from hybridrl.envs.make import make
+from hybridrl.envs.make import Processes, make
+from hybridrl.envs.probe import Forecast
+from hybridrl.envs.processes import ProcessVectorEnv
 from hybridrl.envs.spaces import ActionSpec, Bounds, ObservationSpec
 from hybridrl.envs.vector import Autoreset, Environments, Step, final_observations, spread_seeds
 
@@ -15,7 +17,10 @@ __all__ = [
     "Environments",
     "Episode",
     "EpisodeTracker",
+    "Forecast",
     "ObservationSpec",
+    "ProcessVectorEnv",
+    "Processes",
     "Step",
     "check_env",
     "evaluate",

@@ -12,13 +12,17 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from hybridrl.envs.factory import first_line
+from hybridrl.envs.processes import ProcessVectorEnv
 from hybridrl.envs.spaces import ActionSpec, Array, Bounds, ObservationSpec
 
-Autoreset = Literal["next_step", "same_step"]
+Autoreset = Literal["next_step", "same_step", "disabled"]
 _AUTORESET: dict[AutoresetMode, Autoreset] = {
     AutoresetMode.NEXT_STEP: "next_step",
     AutoresetMode.SAME_STEP: "same_step",
+    AutoresetMode.DISABLED: "disabled",
 }
+_SEPARATE = (SyncVectorEnv, AsyncVectorEnv, ProcessVectorEnv)  # each row is an environment with a seed of its own
 _FINAL_KEYS = ("final_obs", "final_observation")  # the second is Gymnasium's name before 1.0
 
 
@@ -26,8 +30,8 @@ class Step(NamedTuple):
     """What one vector step gave; every array is the caller's to keep.
 
     ``valid`` is False where a NEXT_STEP environment only reset: that row is not a transition.
-    ``final_observation`` (SAME_STEP, when something ended): the observation that ended the episode in rows that
-    ended, ``observation`` in the others. In NEXT_STEP ``observation`` itself is the final one, so it is None.
+    ``final_observation`` (SAME_STEP and DISABLED, when something ended): the observation that ended the episode in
+    rows that ended, ``observation`` in the others. In NEXT_STEP ``observation`` itself is the final one: None.
     """
 
     observation: Array  # [N, *shape]
@@ -42,7 +46,7 @@ class Environments:
     """N copies of an environment, stepped together; build one with ``make``.
 
     Actions are given in the network's terms and go through ``action.to_env``. Arrays returned are never written
-    again.
+    again. Where autoreset is DISABLED, ended episodes are reset here, within the step.
     """
 
     def __init__(
@@ -67,11 +71,15 @@ class Environments:
         self._rebuild = rebuild
         self._ingest = _ingestion(env, self.observation.dtype)
         self._all = np.ones(self.num_envs, dtype=np.bool_)
-        self._same_step = self.autoreset == "same_step"
-        self._action_shape = (self.num_envs, self.action.size)[: 1 if self.action.kind == "discrete" else 2]
+        self._action_shape = (self.num_envs, *self.action.network_shape)
         self._ended: npt.NDArray[np.bool_] | None = None  # None: not reset yet, or closed
         self._closed = False
         self._shape = (self.num_envs, *self.observation.shape)
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether this process steps them one after the other, several of them."""
+        return self.num_envs > 1 and isinstance(self._env.unwrapped, SyncVectorEnv)
 
     def reset(self, seed: int | None = None) -> Array:
         """Start new episodes everywhere and return the observations ``[N, *shape]``.
@@ -89,7 +97,7 @@ class Environments:
         return self._ingest(observation)
 
     def step(self, actions: Array) -> Step:
-        """Step all environments by ``actions`` in the network's terms: int [N], or float [N, size]."""
+        """Step all environments by ``actions`` in the network's terms, ``[N, *action.network_shape]``."""
         before = self._ended
         if before is None or actions.shape != self._action_shape:
             raise ValueError(self._step_refused(actions))
@@ -99,12 +107,29 @@ class Environments:
             raise ValueError(self._answer_refused(observation, rewards))
         terminated = np.array(terminations, dtype=np.bool_)
         truncated = np.array(truncations, dtype=np.bool_)
+        reward = np.array(rewards, dtype=np.float32)  # now: a reset below may write it again
         self._ended = ended = terminated | truncated
-        valid, final = ~before, None
-        if self._same_step:
-            valid = self._all.copy()
-            final = final_observations(infos, observation, ended) if ended.any() else None
-        return Step(observation, np.array(rewards, dtype=np.float32), terminated, truncated, valid, final)
+        valid = ~before if self.autoreset == "next_step" else self._all.copy()
+        final = None
+        if self.autoreset == "same_step":
+            final = final_observations(infos, observation, ended)
+        elif self.autoreset == "disabled" and ended.any():
+            observation, final = self._reset_ended(ended, observation), observation
+        return Step(observation, reward, terminated, truncated, valid, final)
+
+    def _reset_ended(self, ended: npt.NDArray[np.bool_], final: Array) -> Array:
+        """Reset the rows that ended, and return the observations; the others' must stay as they are."""
+        try:
+            raw, _ = self._env.reset(options={"reset_mask": ended.copy()})
+        except (TypeError, ValueError, KeyError, AssertionError, NotImplementedError, gym.error.Error) as error:
+            if isinstance(self._env, _SEPARATE):
+                raise  # these can; an environment in them raised
+            raise ValueError(_RESET_REFUSED.format(f"raised {type(error).__name__}: {first_line(error)}")) from error
+        observation = self._ingest(raw)
+        going_on = ~ended
+        if observation.shape != self._shape or not _equal(observation[going_on], final[going_on]):
+            raise ValueError(_RESET_REFUSED.format("touched environments that hadn't ended"))
+        return observation
 
     def bound_actions(self, bounds: Bounds) -> None:
         """Choose how continuous actions meet their Box, "scale" or "clip"; see ``ActionSpec``."""
@@ -148,7 +173,7 @@ class Environments:
         seeds = spread_seeds(seed, self.num_envs + 1)
         self._env.action_space.seed(seeds[-1])
         self._env.single_action_space.seed(seeds[-1])
-        return seeds[:-1] if isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else seeds[0]
+        return seeds[:-1] if isinstance(self._env.unwrapped, _SEPARATE) else seeds[0]
 
     def _answer_refused(self, observation: Array, rewards: Any) -> str:
         return (
@@ -199,19 +224,26 @@ def spread_seeds(seed: int, count: int) -> list[int]:
     return list(dict.fromkeys(words.tolist()))[:count]
 
 
+_RESET_REFUSED = (
+    "autoreset is disabled, and reset(options={{'reset_mask': ...}}) {}: expected it to reset the masked environments "
+    "alone; use NEXT_STEP or SAME_STEP"
+)
+
+
+def _equal(one: Array, other: Array) -> bool:
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
 def _autoreset_of(env: gym.vector.VectorEnv[Any, Any, Any]) -> Autoreset:
     name = type(env.unwrapped).__name__
     given = (env.metadata or {}).get("autoreset_mode")
-    expected = "expected metadata['autoreset_mode'] to be AutoresetMode.NEXT_STEP or AutoresetMode.SAME_STEP"
+    expected = "expected metadata['autoreset_mode'] to be AutoresetMode.NEXT_STEP, SAME_STEP or DISABLED"
     if given is None:
         raise ValueError(f"{name} does not say how it resets: {expected} (guessing would corrupt transitions)")
     try:
-        mode = AutoresetMode(given)
-    except ValueError:
+        return _AUTORESET[AutoresetMode(given)]
+    except (ValueError, KeyError):
         raise ValueError(f"{name} has metadata['autoreset_mode']={given!r}: {expected}") from None
-    if mode not in _AUTORESET:
-        raise ValueError(f"{name} has autoreset disabled: {expected}; build it with autoreset_mode=...")
-    return _AUTORESET[mode]
 
 
 def _ingestion(env: gym.vector.VectorEnv[Any, Any, Any], dtype: np.dtype[Any]) -> Callable[[Any], Array]:

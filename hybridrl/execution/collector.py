@@ -8,10 +8,11 @@ import torch
 
 from hybridrl.data import Rollout, RolloutStorage
 from hybridrl.envs import Environments, Episode, EpisodeTracker
+from hybridrl.execution.actor import Actor
 from hybridrl.execution.finite import check_rollout, explain_crash
-from hybridrl.networks import Decision, Policy
-from hybridrl.profiling import Timer
-from hybridrl.profiling.phases import ACT, ENV, STORE
+from hybridrl.networks import Decision
+from hybridrl.profiling import NullTimer, Timer
+from hybridrl.profiling.phases import ACT, ENV, STORE, TRANSFER
 
 
 class Collector:
@@ -19,11 +20,10 @@ class Collector:
 
     Args:
         environments: N of them; reset at the first collection.
-        policy: acts.
+        actor: answers observations.
         storage: rows for at least one rollout, N environments wide.
-        generator: samples actions; where the policy computes.
         seed: of the environments' first episodes.
-        timer: times the phases "act", "env" and "store".
+        timer: times the phases "act", "env" and "store", and "transfer" where something is moved.
 
     Attributes:
         timesteps: environment steps taken so far (reset rows aren't steps).
@@ -33,20 +33,23 @@ class Collector:
     def __init__(
         self,
         environments: Environments,
-        policy: Policy,
+        actor: Actor,
         storage: RolloutStorage,
         *,
-        generator: torch.Generator,
         seed: int,
         timer: Timer,
     ) -> None:
-        self.environments, self.policy, self.storage = environments, policy, storage
-        self.generator, self.seed, self.timer = generator, seed, timer
+        self.environments, self.actor, self.storage = environments, actor, storage
+        self.seed, self.timer = seed, timer
         self._seeded = False
         self.timesteps = self.episodes = 0
         self._tracker = EpisodeTracker(environments.num_envs)
         self._observation: npt.NDArray[np.generic] | None = None
         self._awaiting: int | None = None  # the row whose next value isn't known yet
+
+    def place(self, actor: Actor, storage: RolloutStorage) -> None:
+        """Go on with another actor and storage, between two rollouts; the episodes under way go on."""
+        self.actor, self.storage = actor, storage
 
     def collect(self, rows: int | None, *, at_most: float = float("inf")) -> tuple[Rollout, list[Episode]]:
         """Act for some rows, or with one environment to the end of an episode.
@@ -73,11 +76,17 @@ class Collector:
                 explain_crash(error, self.storage.rollout(), observation, self._repeat(observation), step=before)
             raise
         finally:
-            rollout = self.storage.rollout()
-            self.timesteps += int(rollout.valid.sum())
+            self.timesteps += self.storage.transitions
             self.episodes += len(finished)
+        rollout = self._rollout()
         check_rollout(rollout, self._observation, step=before)
         return rollout, finished
+
+    def _rollout(self) -> Rollout:
+        if not self.storage.gathers:
+            return self.storage.rollout()
+        with self.timer.phase(TRANSFER):
+            return self.storage.rollout()
 
     def _fill(self, wanted: float, one_episode: bool, finished: list[Episode]) -> None:
         """Act until so many rows are written, or an episode has finished."""
@@ -87,7 +96,7 @@ class Collector:
         while self.storage.written < wanted and not (one_episode and finished):
             self._observation = self._step(self._observation, finished)
         with self.timer.phase(ACT):
-            self._settle(self.policy.value(torch.from_numpy(self._observation)))
+            self._settle(self.actor.value(self._observation, timer=self.timer))
 
     def _next_seed(self) -> int | None:
         """The seed once; afterwards the environments go on with the generators that they have."""
@@ -98,7 +107,7 @@ class Collector:
         """What the policy says to an observation that something failed at, where it says anything."""
         if observation is not None:
             with suppress(RuntimeError, ValueError, ArithmeticError):
-                return self.policy.act(torch.from_numpy(observation), generator=self.generator)
+                return self.actor.act(observation, timer=NullTimer()).decision
         return None
 
     def _abandon(self) -> None:
@@ -109,18 +118,18 @@ class Collector:
     def _step(self, observation: npt.NDArray[np.generic], finished: list[Episode]) -> npt.NDArray[np.generic]:
         """Act on an observation, step, store; returns the next observation."""
         with self.timer.phase(ACT):
-            decision = self.policy.act(torch.from_numpy(observation), generator=self.generator)
+            acted = self.actor.act(observation, timer=self.timer)
         with self.timer.phase(ENV):
-            step = self.environments.step(decision.action.numpy())
+            step = self.environments.step(acted.action)
         with self.timer.phase(STORE):
-            self._settle(decision.value)
+            self._settle(acted.decision.value)
             # A step that every environment spent on resetting holds no transition: nothing is kept of it.
             if step.valid.any():
-                self._awaiting = self.storage.write(observation, decision, step)
+                self._awaiting = self.storage.write(acted.observation, acted.decision, step)
             finished += self._tracker.update(step)
         if step.final_observation is not None and step.truncated.any():
             with self.timer.phase(ACT):
-                self._settle(self.policy.value(torch.from_numpy(step.final_observation)))
+                self._settle(self.actor.value(step.final_observation, timer=self.timer))
         return step.observation
 
     def _settle(self, next_value: torch.Tensor) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from hybridrl.data import Rollout
 from hybridrl.networks import Decision
 from hybridrl.ops.checks import NonFiniteError
+from hybridrl.placement import move
 
 _ENVIRONMENT = "mend the environment"
 _POLICY = "look for weights that diverged (lower the learning rate) or observations too large (normalize_observation)"
@@ -40,6 +41,7 @@ def check_rollout(rollout: Rollout, following: npt.NDArray[np.generic] | None, *
         NonFiniteError: naming the first such number in order of cause and effect.
     """
     if not bool(_is_finite(rollout)) or (following is not None and not _all_finite(following)):
+        rollout = move(rollout, "cpu")
         _raise_first([*_in_rows(rollout), *_in_next_values(rollout), *_after(rollout, following)], rollout, step)
 
 
@@ -63,9 +65,10 @@ def explain_crash(
     Raises:
         NonFiniteError: with the crash as its consequence.
     """
+    rollout = move(rollout, "cpu")
     found = [*_in_rows(rollout), *_after(rollout, observation)]
     if decision is not None:
-        found += _in_decision(rollout, decision)
+        found += _in_decision(rollout, move(decision, "cpu"))
     try:
         _raise_first(found, rollout, step)
     except NonFiniteError as cause:

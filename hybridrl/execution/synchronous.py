@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hybridrl.algorithms import PPOLearner, PPOStatistics
 from hybridrl.envs import Episode
+from hybridrl.execution.bridge import Bridge, OneMemory
 from hybridrl.execution.budget import Budget
 from hybridrl.execution.collector import Collector
 from hybridrl.profiling import Timer
@@ -26,7 +27,13 @@ class Iteration:
 
 
 def synchronous(
-    collector: Collector, learner: PPOLearner, budget: Budget, *, rows: int | None, timer: Timer
+    collector: Collector,
+    learner: PPOLearner,
+    budget: Budget,
+    *,
+    rows: int | None,
+    timer: Timer,
+    bridge: Bridge | None = None,
 ) -> Iterator[Iteration]:
     """Alternate collecting and learning until the budget is spent.
 
@@ -38,17 +45,20 @@ def synchronous(
         learner: improves the policy that the collector acts with.
         budget: when to stop.
         rows: vector steps a rollout; None: one episode each.
-        timer: times the phases "collect" and "learn".
+        timer: times the phases "collect" and "learn", and with two memories "transfer" and "publish".
+        bridge: between the two; None where they share one memory.
 
     Yields:
         An :class:`Iteration` after each update. Whoever consumes them may stop at any.
     """
-    num_envs = collector.environments.num_envs
+    num_envs, bridge = collector.environments.num_envs, bridge or OneMemory()
     while not budget.is_spent(timesteps=collector.timesteps, episodes=collector.episodes, num_envs=num_envs):
         spent = budget.spent(timesteps=collector.timesteps, episodes=collector.episodes)
         left = budget.rows_left(timesteps=collector.timesteps, num_envs=num_envs)
         with timer.phase(COLLECT):
             rollout, finished = collector.collect(rows, at_most=left)
+        delivered = bridge.deliver(rollout, timer=timer)
         with timer.phase(LEARN):
-            statistics = learner.update(rollout, progress=spent / budget.amount)
+            statistics = learner.update(delivered, progress=spent / budget.amount)
+        bridge.publish(timer=timer)
         yield Iteration(collector.timesteps, collector.episodes, tuple(finished), statistics)

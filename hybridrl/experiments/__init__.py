@@ -5,7 +5,7 @@ Light to import: torch, matplotlib and rich are imported by the functions that n
 
 from hybridrl.experiments import figures, palette, scale
 from hybridrl.experiments.machine import Accelerator, Machine, describe
-from hybridrl.experiments.measurement import Comparison, Interval, Measurement, alternate, compare
+from hybridrl.experiments.measurement import Comparison, Interval, Measurement, Timings, alternate, compare
 from hybridrl.experiments.records import (
     Record,
     Series,
@@ -29,6 +29,7 @@ __all__ = [
     "Result",
     "Row",
     "Series",
+    "Timings",
     "alternate",
     "cells",
     "compare",

@@ -2,7 +2,7 @@
 
 import difflib
 
-from hybridrl.experiments import classic_cartpole, learning, profilers
+from hybridrl.experiments import classic_cartpole, learning, profilers, update_cost
 from hybridrl.experiments.outcome import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -23,6 +23,18 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         claims=("C3",),
         question="What do cProfile and PyTorch's profiler cost, and what does each miss?",
         run=profilers.reproduce,
+    ),
+    Experiment(
+        name="update-cost",
+        claims=("B2", "B3"),
+        question="What does an update cost by width and batch, and from which width on is a GPU faster?",
+        run=update_cost.reproduce_update,
+    ),
+    Experiment(
+        name="acting-cost",
+        claims=("C4",),
+        question="What does acting cost by width and batch, transfers included?",
+        run=update_cost.reproduce_acting,
     ),
     *(learning.experiment(threshold) for threshold in learning.THRESHOLDS),
 )

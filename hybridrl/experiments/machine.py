@@ -9,12 +9,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 import hybridrl
+from hybridrl.profiling import limits
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,7 +108,7 @@ def describe() -> Machine:
         cpu=_cpu_name(),
         cores_physical=psutil.cpu_count(logical=False),
         cores_logical=psutil.cpu_count(logical=True),
-        cores_available=_cores_available(),
+        cores_available=limits.available_cores(),
         memory_gib=_memory_gib(),
         accelerators=accelerators,
         accelerator_note=note,
@@ -203,7 +203,7 @@ def _cpu_name() -> str | None:
         return _command_output("sysctl", "-n", "machdep.cpu.brand_string")
     if sys.platform == "win32":
         return _windows_cpu_name()
-    return _cpuinfo_name(_read("/proc/cpuinfo") or "")
+    return _cpuinfo_name(limits.read_text("/proc/cpuinfo") or "")
 
 
 def _cpuinfo_name(text: str) -> str | None:
@@ -232,41 +232,8 @@ def _command_output(*command: str) -> str | None:
     return done.stdout.strip() or None
 
 
-def _cores_available() -> float | None:
-    count: float | None = os.cpu_count()
-    if sys.platform != "darwin" and hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    quota = _cgroup_cores()
-    return count if quota is None else min(quota, count or quota)
-
-
 def _memory_gib() -> float | None:
-    found = _cgroup_values("memory", "memory.max", "memory.limit_in_bytes")
-    limits = [int(text) for text in found if text.isdigit()]  # "max" is no limit
+    found = limits.control_group_values("memory", "memory.max", "memory.limit_in_bytes")
+    caps = [int(text) for text in found if text.isdigit()]  # "max" is no limit
     total = int(psutil.virtual_memory().total)
-    return round(min([total, *limits]) / 2**30, 1)
-
-
-def _cgroup_cores() -> float | None:
-    limits = []
-    for text in _cgroup_values("cpu", "cpu.max", "cpu.cfs_quota_us"):
-        quota, _, period = text.partition(" ")  # "max 100000"; in version 1 the quota alone, -1 for none
-        if quota.isdigit():
-            limits.append(int(quota) / int(period or 100_000))
-    return min(limits) if limits else None
-
-
-def _cgroup_values(controller: str, name: str, old_name: str, root: str = "/sys/fs/cgroup") -> list[str]:
-    """What the control groups of this process, and all above it, say under ``name`` (Linux; else nothing)."""
-    own = re.search(r"^0::/(.*)$", _read("/proc/self/cgroup") or "", re.MULTILINE)
-    folder = Path(root, own.group(1)) if own else Path(root)
-    folders = [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
-    paths = [*(place / name for place in folders), Path(root, controller, old_name)]
-    return [text for text in (_read(path) for path in paths) if text]
-
-
-def _read(path: str | Path) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None
+    return round(min([total, *caps]) / 2**30, 1)

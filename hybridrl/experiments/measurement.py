@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -194,6 +194,29 @@ def _check_comparable(a: Measurement, b: Measurement, paired: bool) -> None:
         raise ValueError(f"a ratio with {min(a.low, b.low)} {a.unit}; expected times or rates, above zero")
 
 
+class Timings(Mapping[str, Measurement]):
+    """What ``alternate`` found: seconds by function, as a mapping, and apart from them what each first call took.
+
+    ``first_s`` is no repeat: a first call may also pay for loading, allocating, compiling and a device's context.
+    """
+
+    def __init__(self, measurements: Mapping[str, Measurement], *, first_s: Mapping[str, float]) -> None:
+        self._measurements = dict(measurements)
+        self.first_s = dict(first_s)
+
+    def __getitem__(self, name: str) -> Measurement:
+        return self._measurements[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._measurements)
+
+    def __len__(self) -> int:
+        return len(self._measurements)
+
+    def __repr__(self) -> str:
+        return f"Timings({self._measurements}, first_s={self.first_s})"
+
+
 def alternate(
     functions: Mapping[str, Callable[[], object]],
     *,
@@ -201,24 +224,25 @@ def alternate(
     warmup: int = 1,
     clock: Callable[[], float] = time.perf_counter,
     synchronize: Callable[[], None] | None = None,
-) -> dict[str, Measurement]:
+) -> Timings:
     """Time several functions in turn (A B A B ...), so that drift of the machine falls on all alike.
 
-    ``warmup`` untimed rounds come first. ``synchronize`` is called before each reading of ``clock`` (seconds): give
-    one wherever work may still be queued on a device when the function returns. Results in seconds; repeat i
-    of every function belongs to round i, so they may be compared paired.
+    The first call of each is reported apart, whatever it takes. Then come ``warmup`` rounds whose times are dropped:
+    they are counted, so that one slow call can't use them up. ``synchronize`` is called before each reading of
+    ``clock`` (seconds): give one wherever work may still be queued on a device when the function returns. Results in
+    seconds; repeat i of every function belongs to round i, so they may be compared paired.
     """
     if repeats < 1 or warmup < 0 or not functions:
         given = f"{len(functions)} functions, repeats={repeats}, warmup={warmup}"
         raise ValueError(f"{given}; expected at least one function, repeats >= 1, warmup >= 0")
     wait = synchronize or _nothing
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for turn in range(-warmup, repeats):
-        for name, function in functions.items():
-            elapsed = _time_once(function, clock, wait)
-            if turn >= 0:
-                times[name].append(elapsed)
-    return {name: Measurement(values, "s") for name, values in times.items()}
+    rounds = [
+        {name: _time_once(function, clock, wait) for name, function in functions.items()}
+        for _ in range(1 + warmup + repeats)
+    ]
+    timed = rounds[1 + warmup :]
+    measurements = {name: Measurement([times[name] for times in timed], "s") for name in functions}
+    return Timings(measurements, first_s=rounds[0])
 
 
 def _time_once(function: Callable[[], object], clock: Callable[[], float], wait: Callable[[], None]) -> float:

@@ -1,17 +1,21 @@
 """Action distributions as functions of one parameter tensor, without ``torch.distributions`` objects.
 
 A categorical distribution over ``n`` actions is its logits ``[..., n]``. A diagonal Gaussian over ``A`` dimensions
-is ``[..., 2A]``: the means, then the logarithms of the standard deviations.
+is ``[..., 2A]``: the means, then the logarithms of the standard deviations. A multi-categorical distribution is ``A``
+independent categorical ones: their logits side by side, ``[..., sum(sizes)]``.
 """
 
 import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from hybridrl.ops.shapes import check_one_shape
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+_NEVER = -1e4
+"""A logarithm whose exponential is 0 in every dtype, and which stays finite when a gradient multiplies it."""
 
 
 def categorical_sample(logits: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
@@ -41,8 +45,8 @@ def categorical_evaluate(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor
     """
     log_p = logits.log_softmax(-1)
     log_prob = log_p.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-    # A logit of -inf (an action ruled out) has p log p = 0, not NaN.
-    return log_prob, -(log_p.exp() * log_p.clamp_min(torch.finfo(log_p.dtype).min)).sum(-1)
+    # A logit of -inf (an action ruled out) has p log p = 0, not NaN, and so has its gradient, however weighted.
+    return log_prob, -(log_p.exp() * log_p.clamp_min(_NEVER)).sum(-1)
 
 
 def categorical_mode(logits: Tensor) -> Tensor:
@@ -55,6 +59,74 @@ def categorical_mode(logits: Tensor) -> Tensor:
         int64 ``[...]``.
     """
     return logits.argmax(-1)
+
+
+def multi_categorical_sample(
+    logits: Tensor, sizes: tuple[int, ...], *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Draw from each of A independent categorical distributions: see :func:`categorical_sample`.
+
+    Args:
+        logits: ``[..., sum(sizes)]``, one distribution's after the other's.
+        sizes: actions in each dimension, A entries.
+        generator: source of randomness, on the logits' device.
+
+    Returns:
+        int64 ``[..., A]``, in 0..sizes[j]-1.
+
+    Raises:
+        ValueError: the logits aren't as many as the sizes sum to.
+    """
+    return categorical_sample(_by_dimension(logits, sizes), generator=generator)
+
+
+def multi_categorical_evaluate(logits: Tensor, action: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    r"""Log-probability of actions, and the entropy, both summed over the independent dimensions.
+
+    .. math:: \log p(a) = \sum_j \log p_j(a_j), \qquad H = \sum_j H_j
+
+    Args:
+        logits: ``[..., sum(sizes)]``, one distribution's after the other's.
+        action: int64 ``[..., A]``, in 0..sizes[j]-1.
+        sizes: actions in each dimension, A entries.
+
+    Returns:
+        Two tensors ``[...]``, in nats.
+
+    Raises:
+        ValueError: the logits aren't as many as the sizes sum to, or the action's shape doesn't fit.
+    """
+    table = _by_dimension(logits, sizes)
+    check_one_shape("[..., A]", logits=table[..., 0], action=action)
+    log_prob, entropy = categorical_evaluate(table, action)
+    return log_prob.sum(-1), entropy.sum(-1)
+
+
+def multi_categorical_mode(logits: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Most probable action of each dimension.
+
+    Args:
+        logits: ``[..., sum(sizes)]``, one distribution's after the other's.
+        sizes: actions in each dimension, A entries.
+
+    Returns:
+        int64 ``[..., A]``.
+
+    Raises:
+        ValueError: the logits aren't as many as the sizes sum to.
+    """
+    return categorical_mode(_by_dimension(logits, sizes))
+
+
+def _by_dimension(logits: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Logits ``[..., A, max(sizes)]``: a view where the sizes are equal, else padded by actions ruled out."""
+    if logits.shape[-1] != sum(sizes):
+        raise ValueError(f"{logits.shape[-1]} logits: expected {sum(sizes)}, the sum of the sizes {sizes}")
+    widest = max(sizes)
+    if min(sizes) == widest:
+        return logits.reshape(*logits.shape[:-1], len(sizes), widest)
+    parts = zip(torch.split(logits, list(sizes), -1), sizes, strict=True)
+    return torch.stack([pad(part, (0, widest - size), value=-math.inf) for part, size in parts], -2)
 
 
 def gaussian_sample(parameters: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

@@ -1,36 +1,86 @@
-"""Placement: which device acts and which learns."""
+"""Placement: which device acts, which learns, and where what was seen is kept in between."""
 
 from dataclasses import dataclass
 
-_SUPPORTED = ("cpu",)
-"""Devices that the schedules of this version can use."""
+import torch
+
+from hybridrl.placement import devices
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where acting and learning happen.
+    """Where acting and learning happen, and where rollouts are stored.
+
+    ``"cpu"`` or ``"cuda"`` name one device for everything. ``"cpu+cuda"`` acts on the first and learns on the
+    second: two copies of the policy, one bulk transfer a rollout, one copy of the weights back. ``"cpu+cpu"`` does the
+    same between two memories of one device, to try the mechanics without a second.
+
+    Args:
+        act: device of the acting policy.
+        learn: device of the learner.
+        store: where rollouts are written, ``"cpu"`` or the acting device; None for the acting device.
+        separate: whether the learner has memory of its own; None: where the two devices differ.
 
     Raises:
-        ValueError: a device that this version cannot use; nothing falls back silently.
+        ValueError: a device isn't here (nothing falls back silently), or the parts contradict one another.
     """
 
     act: str
-    """Device of the acting policy."""
     learn: str
-    """Device of the learner."""
+    store: str | None = None
+    separate: bool | None = None
 
     def __post_init__(self) -> None:
-        for device in (self.act, self.learn):
-            if device not in _SUPPORTED:
-                raise ValueError(f"placement {str(self)!r}: this version acts and learns on: {', '.join(_SUPPORTED)}")
+        for name in ("act", "learn"):
+            object.__setattr__(self, name, devices.canonical(getattr(self, name)))
+        object.__setattr__(self, "store", self.act if self.store is None else devices.canonical(self.store))
+        if self.store not in (devices.CPU, self.act):
+            raise ValueError(
+                f"store={self.store!r}: a rollout is stored on the cpu or where it is acted ({self.act!r}), and moved "
+                "once; leave store out"
+            )
+        differ = self.act != self.learn
+        if self.separate is False and differ:
+            raise ValueError(f"separate=False with act={self.act!r}, learn={self.learn!r}: two devices share no memory")
+        object.__setattr__(self, "separate", differ if self.separate is None else self.separate)
 
     @classmethod
     def parse(cls, text: "str | Placement") -> "Placement":
-        """Read ``"cpu"`` (one device for all), or ``"act+learn"``."""
+        """Read ``"cpu"`` (one device for all), or ``"act+learn"``.
+
+        Raises:
+            ValueError: it is written otherwise, or names a device that isn't here.
+        """
         if isinstance(text, Placement):
             return text
-        act, plus, learn = str(text).partition("+")
-        return cls(act, learn if plus else act)
+        parts = text.split("+") if isinstance(text, str) else []
+        if not 1 <= len(parts) <= 2 or not all(parts):
+            raise ValueError(f"placement {text!r:.60}: expected a device, or two as 'cpu+cuda' (act+learn)")
+        try:
+            return cls(parts[0], parts[-1], separate=len(parts) == 2)
+        except ValueError as error:
+            raise ValueError(f"placement {text!r}: {error}") from None
+
+    @property
+    def act_device(self) -> torch.device:
+        """Where the policy acts."""
+        return devices.resolve(self.act)
+
+    @property
+    def learn_device(self) -> torch.device:
+        """Where the learner computes."""
+        return devices.resolve(self.learn)
+
+    @property
+    def store_device(self) -> torch.device:
+        """Where rollouts are written."""
+        return devices.resolve(self.store or self.act)
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """The devices in use, each once."""
+        return tuple(dict.fromkeys((self.act_device, self.learn_device, self.store_device)))
 
     def __str__(self) -> str:
-        return self.act if self.act == self.learn else f"{self.act}+{self.learn}"
+        name = f"{self.act}+{self.learn}" if self.separate else self.act
+        return name if self.store == self.act else f"{name} (stored on {self.store})"

@@ -6,7 +6,7 @@ The current node of the tree is the whole stack: entering goes to a child, leavi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from statistics import median
 from types import TracebackType
@@ -60,15 +60,15 @@ class _Scope:
 
 
 class _Scopes(dict[str, _Scope]):
-    """The scopes of a timer by name, made at first use."""
+    """The scopes of a timer by name, made at first use: which clock a name reads is settled once."""
 
-    def __init__(self, timer: PhaseTimer, clock: Clock) -> None:
+    def __init__(self, timer: PhaseTimer, clock_of: Callable[[str], Clock]) -> None:
         super().__init__()
         self._timer = timer
-        self._clock = clock
+        self._clock_of = clock_of
 
     def __missing__(self, name: str) -> _Scope:
-        scope = self[name] = _Scope(self._timer, _checked(name), self._clock)
+        scope = self[name] = _Scope(self._timer, _checked(name), self._clock_of(name))
         return scope
 
 
@@ -129,7 +129,9 @@ class PhaseTimer:
 
     ``synchronize``, where given, is called at both ends of every phase, so that work queued on an asynchronous
     device is charged to the phase that queued it; leave it out on the CPU. It slows the run by the overlap
-    that it prevents, which the report's overhead doesn't include.
+    that it prevents, which the report's overhead doesn't include. ``synchronize_in`` names the phases that wait, at any
+    depth: what another one queues is charged to whichever phase is open when it is next waited for. The run's own
+    start and end always synchronise.
 
     The book builds a small one in chapter 1, "The GPU that made it slower".
     """
@@ -139,13 +141,15 @@ class PhaseTimer:
         clock: Clock = time.perf_counter_ns,
         cpu_clock: Clock = time.process_time_ns,
         synchronize: Callable[[], None] | None = None,
+        synchronize_in: Collection[str] | None = None,
     ) -> None:
+        _check_names(synchronize_in, synchronize)
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._synchronize = synchronize
-        self._phase_clock = clock if synchronize is None else _synchronized(clock, synchronize)
+        self._synchronized_clock = clock if synchronize is None else _synchronized(clock, synchronize)
+        self._synchronize_in = None if synchronize_in is None else frozenset(synchronize_in)
         # The method below without its Python frame: 45 of about 600 ns a scope.
-        self.phase = _Scopes(self, self._phase_clock).__getitem__  # type: ignore[method-assign, assignment]
+        self.phase = _Scopes(self, self._clock_of).__getitem__  # type: ignore[method-assign, assignment]
         self._root = Node("", None)
         self._idle = Node("", None)  # childless, so that a phase outside run() takes the slow path and raises
         self._node = self._idle
@@ -177,7 +181,7 @@ class PhaseTimer:
             raise ValueError("run() or start() inside an open run: expected one at a time; stop() the first")
         self._node = self._root
         self._cpu_start_ns = self._cpu_clock()
-        self._start_ns = self._phase_clock()
+        self._start_ns = self._synchronized_clock()
 
     def stop(self) -> None:
         """End the run; ValueError if none is open, or if a phase still is (it is closed first)."""
@@ -213,6 +217,10 @@ class PhaseTimer:
             notes=tuple(notes),
             source=source,
         )
+
+    def _clock_of(self, name: str) -> Clock:
+        waits = self._synchronize_in is None or name in self._synchronize_in
+        return self._synchronized_clock if waits else self._clock
 
     def _snapshot(self) -> tuple[int, int, int]:
         if not self.running:
@@ -256,7 +264,7 @@ class PhaseTimer:
         node.close(end_ns)
 
     def _finish(self, *, failing: bool) -> None:
-        end, cpu = self._phase_clock(), self._cpu_clock()
+        end, cpu = self._synchronized_clock(), self._cpu_clock()
         opened = self._open_nodes()
         for node in opened:
             self._close(node, end)
@@ -344,6 +352,17 @@ def _checked(name: str) -> str:
     if not isinstance(name, str) or not name or "/" in name or name == OTHER:
         raise ValueError(f'phase {name!r}: expected a name without "/", other than "{OTHER}" (the remainder)')
     return name
+
+
+def _check_names(synchronize_in: Collection[str] | None, synchronize: Callable[[], None] | None) -> None:
+    if synchronize_in is None:
+        return
+    if isinstance(synchronize_in, str):
+        raise ValueError(f"synchronize_in={synchronize_in!r}: expected a collection of names: ({synchronize_in!r},)")
+    if synchronize is None:
+        raise ValueError(f"synchronize_in={synchronize_in!r} without synchronize=: say how to wait for the device")
+    for name in synchronize_in:
+        _checked(name)
 
 
 def _synchronized(clock: Clock, synchronize: Callable[[], None]) -> Clock:

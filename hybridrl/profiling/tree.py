@@ -5,10 +5,13 @@ A run of any length needs the memory of its tree of names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from hybridrl.profiling.phases import DESCRIPTIONS
 from hybridrl.profiling.report import PhaseRow
+
+_ORDER = tuple(DESCRIPTIONS)
 
 
 class ScopeCost(NamedTuple):
@@ -57,11 +60,12 @@ class Totals(NamedTuple):
 def totals(node: Node, path: tuple[str, ...], cost: ScopeCost, running_ns: Mapping[Node, int]) -> Totals:
     """What happened under ``node``, less what the timer cost; ``running_ns`` has what open phases took so far.
 
-    A phase loses the inside of its own scopes, and all of those within it.
+    A phase loses the inside of its own scopes, and all of those within it. Phases beside one another stand in the order
+    of an iteration where each has a name of ours, else in that of their first occurrence.
     """
     rows: list[PhaseRow] = []
     scopes = busy_ns = 0
-    for child in node.children.values():
+    for child in _in_order(node.children.values()):
         child_path = (*path, child.name)
         inner = totals(child, child_path, cost, running_ns)
         overhead_ns = round(child.calls * cost.inside_ns + inner.scopes * cost.total_ns)
@@ -73,3 +77,10 @@ def totals(node: Node, path: tuple[str, ...], cost: ScopeCost, running_ns: Mappi
         scopes += child.calls + inner.scopes
         busy_ns += total_ns
     return Totals(tuple(rows), scopes, busy_ns)
+
+
+def _in_order(siblings: Iterable[Node]) -> list[Node]:
+    nodes = list(siblings)
+    if all(node.name in _ORDER for node in nodes):
+        nodes.sort(key=lambda node: _ORDER.index(node.name))
+    return nodes

@@ -14,8 +14,11 @@ from hybridrl.networks import Decision
 ROWS, ENVS = 4, 3
 
 
-def storage(rows=ROWS, *, shape=(2,), dtype=np.float32, action_size=None):
-    return RolloutStorage(rows, ENVS, observation_shape=shape, observation_dtype=dtype, action_size=action_size)
+INDEX = ((), torch.int64)
+
+
+def storage(rows=ROWS, *, shape=(2,), dtype=np.float32, action=INDEX):
+    return RolloutStorage(rows, ENVS, observation_shape=shape, observation_dtype=dtype, action=action)
 
 
 def numbers(field, row, *shape):
@@ -28,11 +31,10 @@ def flags(field, row):
     return (np.arange(ENVS) + row + field) % 3 == 0
 
 
-def write(into, row, *, shape=(2,), action_size=None):
-    action = numbers(2, row) if action_size is None else numbers(2, row, action_size)
-    decision = Decision(*(torch.from_numpy(x) for x in (action, numbers(3, row), numbers(4, row))))
-    if action_size is None:
-        decision = decision._replace(action=decision.action.long())
+def write(into, row, *, shape=(2,), action=INDEX):
+    columns = (numbers(2, row, *action[0]), numbers(3, row), numbers(4, row))
+    decision = Decision(*map(torch.from_numpy, columns))
+    decision = decision._replace(action=decision.action.type(action[1]))
     step = Step(numbers(9, row, *shape), numbers(5, row), flags(0, row), flags(1, row), flags(2, row), None)
     assert into.write(numbers(1, row, *shape), decision, step) == row
     into.write_next_value(row, torch.from_numpy(numbers(6, row)))
@@ -42,16 +44,18 @@ def stacked(rows, field, *shape):
     return torch.from_numpy(np.stack([numbers(field, row, *shape) for row in range(rows)]))
 
 
-@pytest.mark.parametrize(("shape", "action_size"), [((2,), None), ((), 2), ((2, 3), 1)])
-def test_every_number_lands_in_its_place(shape, action_size):
-    into = storage(shape=shape, action_size=action_size)
+@pytest.mark.parametrize(
+    ("shape", "action"),
+    [((2,), INDEX), ((), ((2,), torch.float32)), ((2, 3), ((1,), torch.float32)), ((2,), ((3,), torch.int64))],
+)
+def test_every_number_lands_in_its_place(shape, action):
+    into = storage(shape=shape, action=action)
     for row in range(ROWS):
-        write(into, row, shape=shape, action_size=action_size)
+        write(into, row, shape=shape, action=action)
     rollout = into.rollout()
     assert len(rollout) == ROWS
     assert torch.equal(rollout.observation, stacked(ROWS, 1, *shape))
-    actions = stacked(ROWS, 2) if action_size is None else stacked(ROWS, 2, action_size)
-    assert torch.equal(rollout.action, actions.long() if action_size is None else actions)
+    assert torch.equal(rollout.action, stacked(ROWS, 2, *action[0]).type(action[1]))
     for field, name in ((3, "log_prob"), (4, "value"), (5, "reward"), (6, "next_value")):
         assert torch.equal(getattr(rollout, name), stacked(ROWS, field)), name
     for field, name in enumerate(("terminated", "truncated", "valid")):
@@ -64,7 +68,7 @@ def test_dtypes_are_the_fields():
     assert rollout.action.dtype == torch.int64
     assert {x.dtype for x in (rollout.log_prob, rollout.value, rollout.next_value, rollout.reward)} == {torch.float32}
     assert {x.dtype for x in (rollout.terminated, rollout.truncated, rollout.valid)} == {torch.bool}
-    assert storage(action_size=2).rollout().action.dtype == torch.float32
+    assert storage(action=((2,), torch.float32)).rollout().action.dtype == torch.float32
 
 
 @pytest.mark.parametrize(("dtype", "stored"), [(np.uint8, torch.uint8), (np.float32, torch.float32)])
@@ -96,7 +100,8 @@ def test_rollouts_are_views_in_the_one_arena():
     into = storage()
     write(into, 0)
     rollout = into.rollout()
-    low, high = into.arena.data_ptr(), into.arena.data_ptr() + into.nbytes
+    low = into.arena.block.data_ptr()
+    high = low + into.nbytes
     assert all(low <= getattr(rollout, name).data_ptr() < high for name in rollout.__slots__)
     into.clear()
     assert len(into.rollout()) == 0
@@ -138,12 +143,12 @@ def test_one_row_too_many_is_refused_and_names_the_cure():
 @pytest.mark.parametrize(("rows", "num_envs"), [(0, 1), (1, 0)])
 def test_a_storage_for_nothing_is_refused(rows, num_envs):
     with pytest.raises(ValueError, match=f"rows={rows}, num_envs={num_envs}: expected at least 1 of each"):
-        RolloutStorage(rows, num_envs, observation_shape=(2,), observation_dtype=np.float32, action_size=None)
+        RolloutStorage(rows, num_envs, observation_shape=(2,), observation_dtype=np.float32, action=INDEX)
 
 
 def test_no_graph_is_stored_or_kept_alive():
     """Each part of a decision carries the graph in turn, and so does the next value."""
-    into = storage(action_size=2)
+    into = storage(action=((2,), torch.float32))
     step = Step(None, np.zeros(ENVS, np.float32), *(np.zeros(ENVS, bool) for _ in range(3)), None)
     graphs = []
     for part in range(4):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hybridrl import envs
 from hybridrl.data import Rollout, RolloutStorage
-from hybridrl.execution import Collector
+from hybridrl.execution import Collector, HostActor
 from hybridrl.networks import CategoricalHead, GaussianHead, ObservationNormalizer, Policy
 from hybridrl.profiling import NullTimer, PhaseTimer, Timer
 from hybridrl.testing import CountingEnv
@@ -45,10 +45,10 @@ def counting(
 def collector(environments: envs.Environments, rows: int, *, timer: Timer | None = None) -> Collector:
     policy = Policy(Repeat(), CategoricalHead(2), ObservationNormalizer((1,), enabled=False))
     storage = RolloutStorage(
-        rows, environments.num_envs, observation_shape=(1,), observation_dtype=np.float32, action_size=None
+        rows, environments.num_envs, observation_shape=(1,), observation_dtype=np.float32, action=((), torch.int64)
     )
     generator = torch.Generator().manual_seed(0)
-    return Collector(environments, policy, storage, generator=generator, seed=0, timer=timer or NullTimer())
+    return Collector(environments, HostActor(policy, generator), storage, seed=0, timer=timer or NullTimer())
 
 
 Transition = tuple[int, float, float, float, float, bool, bool]
@@ -184,10 +184,9 @@ def test_the_environment_gets_the_clipped_action_and_the_storage_the_raw_one() -
     network = Repeat(2)
     network.parameters_row.data = torch.tensor([0.0, np.log(5.0)])  # mean 0, deviation 5
     policy = Policy(network, GaussianHead(1), ObservationNormalizer((1,), enabled=False))
-    storage = RolloutStorage(40, 1, observation_shape=(1,), observation_dtype=np.float32, action_size=1)
-    one = Collector(
-        environments, policy, storage, generator=torch.Generator().manual_seed(0), seed=0, timer=NullTimer()
-    )
+    storage = RolloutStorage(40, 1, observation_shape=(1,), observation_dtype=np.float32, action=((1,), torch.float32))
+    actor = HostActor(policy, torch.Generator().manual_seed(0))
+    one = Collector(environments, actor, storage, seed=0, timer=NullTimer())
     rollout, _ = one.collect(40)
     raw, received = rollout.action[:, 0].numpy(), np.array(env.received)
     assert np.abs(raw).max() > 5
@@ -211,7 +210,7 @@ def test_an_interrupted_collection_starts_new_episodes(monkeypatch: pytest.Monke
     environments, _ = counting([9, 9], AutoresetMode.NEXT_STEP)
     one = collector(environments, 6)
     one.collect(6)
-    act, calls = one.policy.act, []
+    act, calls = one.actor.act, []
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
@@ -219,7 +218,7 @@ def test_an_interrupted_collection_starts_new_episodes(monkeypatch: pytest.Monke
             raise KeyboardInterrupt
         return act(*arguments, **options)
 
-    monkeypatch.setattr(one.policy, "act", interrupted)
+    monkeypatch.setattr(one.actor, "act", interrupted)
     with pytest.raises(KeyboardInterrupt):
         one.collect(6)
     monkeypatch.undo()

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybridrl import envs
 from hybridrl.data import Rollout, RolloutStorage
-from hybridrl.execution import Collector
+from hybridrl.execution import Collector, HostActor
 from hybridrl.execution.finite import check_rollout
 from hybridrl.networks import CategoricalHead, GaussianHead, Head, ObservationNormalizer, Policy
 from hybridrl.ops.checks import NonFiniteError
@@ -74,10 +74,10 @@ def collector(*singles: Environment, rows: int = 8, mode: AutoresetMode = Autore
     space, head = environments.observation, GaussianHead(1)
     policy = Policy(Sums(2), head, ObservationNormalizer(space.shape, enabled=False))
     storage = RolloutStorage(
-        rows, len(singles), observation_shape=space.shape, observation_dtype=space.dtype, action_size=1
+        rows, len(singles), observation_shape=space.shape, observation_dtype=space.dtype, action=((1,), torch.float32)
     )
-    generator = torch.Generator().manual_seed(0)
-    return Collector(environments, policy, storage, generator=generator, seed=0, timer=NullTimer())
+    actor = HostActor(policy, torch.Generator().manual_seed(0))
+    return Collector(environments, actor, storage, seed=0, timer=NullTimer())
 
 
 def collect_often(one: Collector, rows: int) -> None:
@@ -131,7 +131,7 @@ def test_a_network_that_swallows_nan_hides_none(at: int) -> None:
             return super().forward(observation.nan_to_num())
 
     one = collector(Faulty(at=at, what="observation"))
-    one.policy.network = Swallows(2)
+    one.actor.policy.network = Swallows(2)
     with pytest.raises(NonFiniteError, match=rf"^observation of environment 0 at step {at} \(element 1\)"):
         one.collect(8)
 
@@ -159,7 +159,7 @@ def test_weights_that_say_nan_are_told_from_observations() -> None:
     one = collector(Faulty())
     one.collect(8)
     with torch.no_grad():
-        one.policy.network.scale[1] = math.nan
+        one.actor.policy.network.scale[1] = math.nan
     with pytest.raises(NonFiniteError, match=r"^log-probability of environment 0 at step 8: nan.*lower the learning"):
         one.collect(8)
 
@@ -178,7 +178,7 @@ def test_a_crash_for_want_of_a_finite_action_names_the_observation(at: int) -> N
 def test_a_crash_that_weights_caused_names_them() -> None:
     one = collector(Faulty(what="crash"))
     with torch.no_grad():
-        one.policy.network.scale[0] = math.nan
+        one.actor.policy.network.scale[0] = math.nan
     with pytest.raises(NonFiniteError, match=r"^log-probability of environment 0 at step 0: nan.*led to Assertion"):
         one.collect(8)
 
@@ -204,10 +204,14 @@ def test_bytes_are_always_finite(head: Head) -> None:
     environments = envs.make(lambda: CountingEnv(5, dtype=np.uint8, action_space=space), 2)
     policy = Policy(Sums(2), head, ObservationNormalizer((1,), enabled=False))
     storage = RolloutStorage(
-        8, 2, observation_shape=(1,), observation_dtype=np.uint8, action_size=None if discrete else 1
+        8,
+        2,
+        observation_shape=(1,),
+        observation_dtype=np.uint8,
+        action=((), torch.int64) if discrete else ((1,), torch.float32),
     )
-    generator = torch.Generator().manual_seed(0)
-    Collector(environments, policy, storage, generator=generator, seed=0, timer=NullTimer()).collect(8)
+    actor = HostActor(policy, torch.Generator().manual_seed(0))
+    Collector(environments, actor, storage, seed=0, timer=NullTimer()).collect(8)
 
 
 class Reads(TorchDispatchMode):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hybridrl import envs
 from hybridrl.algorithms import PPOLearner, PPOStatistics
 from hybridrl.data import Rollout, RolloutStorage
-from hybridrl.execution import Budget, Collector, Iteration, synchronous
+from hybridrl.execution import Budget, Collector, HostActor, Iteration, synchronous
 from hybridrl.networks import CategoricalHead, ObservationNormalizer, Policy
 from hybridrl.profiling import NullTimer, PhaseTimer, Timer
 from hybridrl.testing import CountingEnv
@@ -49,9 +49,12 @@ class Constant(nn.Module):
 
 def collector(num_envs: int, length: int, rows: int, timer: Timer) -> Collector:
     environments = envs.make(lambda: CountingEnv(length), num_envs)
-    storage = RolloutStorage(rows, num_envs, observation_shape=(1,), observation_dtype=np.float32, action_size=None)
+    storage = RolloutStorage(
+        rows, num_envs, observation_shape=(1,), observation_dtype=np.float32, action=((), torch.int64)
+    )
     policy = Policy(Constant(), CategoricalHead(2), ObservationNormalizer((1,), enabled=False))
-    return Collector(environments, policy, storage, generator=torch.Generator().manual_seed(0), seed=0, timer=timer)
+    actor = HostActor(policy, torch.Generator().manual_seed(0))
+    return Collector(environments, actor, storage, seed=0, timer=timer)
 
 
 def run(

@@ -11,6 +11,7 @@ import torch
 
 from hybridrl.experiments import machine
 from hybridrl.experiments.machine import Accelerator, Machine, describe, machine_line, machine_slug
+from hybridrl.profiling import limits
 
 Example = Callable[..., Machine]
 UNKNOWNS = dict.fromkeys(("cpu", "cores_physical", "cores_logical", "cores_available", "memory_gib", "threads"), None)
@@ -109,19 +110,19 @@ def test_a_command_that_is_not_there_is_unknown() -> None:
 @pytest.fixture
 def control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "jobs" / "mine").mkdir(parents=True)
-    real = machine._cgroup_values
-    monkeypatch.setattr(machine, "_cgroup_values", lambda *names: real(*names, root=str(tmp_path)))
-    read = machine._read
+    real = limits.control_group_values
+    monkeypatch.setattr(limits, "control_group_values", lambda *names: real(*names, root=str(tmp_path)))
+    read = limits.read_text
     own = {"/proc/self/cgroup": "0::/jobs/mine"}
-    monkeypatch.setattr(machine, "_read", lambda path: own.get(str(path)) or read(path))
+    monkeypatch.setattr(limits, "read_text", lambda path: own.get(str(path)) or read(path))
     return tmp_path
 
 
 def test_the_tightest_control_group_counts(control_groups: Path) -> None:
     (control_groups / "jobs" / "mine" / "cpu.max").write_text("max 100000\n")
-    assert machine._cgroup_cores() is None
+    assert limits.control_group_cores() is None
     (control_groups / "jobs" / "cpu.max").write_text("150000 100000\n")
-    assert machine._cgroup_cores() == 1.5
+    assert limits.control_group_cores() == 1.5
     (control_groups / "jobs" / "mine" / "memory.max").write_text("max\n")
     (control_groups / "jobs" / "memory.max").write_text(str(2**29))
     assert machine._memory_gib() == 0.5
@@ -130,9 +131,9 @@ def test_the_tightest_control_group_counts(control_groups: Path) -> None:
 def test_old_control_groups(control_groups: Path) -> None:
     (control_groups / "cpu").mkdir()
     (control_groups / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
-    assert machine._cgroup_cores() is None
+    assert limits.control_group_cores() is None
     (control_groups / "cpu" / "cpu.cfs_quota_us").write_text("50000\n")
-    assert machine._cgroup_cores() == 0.5
+    assert limits.control_group_cores() == 0.5
 
 
 def fake_torch(monkeypatch: pytest.MonkeyPatch, properties: object) -> None:

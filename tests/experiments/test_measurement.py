@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from hybridrl.experiments.measurement import Measurement, alternate, compare, format_value, total_repeats
+from hybridrl.profiling import FakeClock
 
 
 def test_summary_against_numpy() -> None:
@@ -120,27 +121,56 @@ def test_alternate_interleaves_after_warming_up() -> None:
 
     functions = {"a": lambda: work("a", 2.0), "b": lambda: work("b", 3.0)}
     times = alternate(functions, repeats=3, warmup=1, clock=lambda: now)
-    assert calls == ["a", "b"] * 4
-    assert times["a"] == Measurement([2.0] * 3, "s")
-    assert times["b"] == Measurement([3.0] * 3, "s")
+    assert calls == ["a", "b"] * 5
+    assert times == {"a": Measurement([2.0] * 3, "s"), "b": Measurement([3.0] * 3, "s")}
+    assert times.first_s == {"a": 200.0, "b": 300.0}
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 3])
+def test_a_slow_first_call_is_never_a_repeat_and_uses_up_no_warmup(warmup: int) -> None:
+    """C105: the first call alone takes longer than any sensible warm-up in seconds; the next ones still settle."""
+    clock = FakeClock()
+    durations = iter([1.0, *[0.25] * warmup, 0.01, 0.03, 0.02])
+    times = alternate(
+        {"a": lambda: clock.advance(next(durations))}, repeats=3, warmup=warmup, clock=lambda: clock() / 1e9
+    )
+    assert times.first_s["a"] == pytest.approx(1.0)
+    assert times["a"].values == pytest.approx((0.01, 0.03, 0.02))
+    assert next(durations, None) is None
+
+
+def test_warming_up_begins_after_the_first_synchronisation() -> None:
+    """C105: a device that makes its context when first waited for charges it to the first call."""
+    clock, waits = FakeClock(), 0
+
+    def synchronize() -> None:
+        nonlocal waits
+        waits += 1
+        clock.advance(0.5 if waits == 2 else 0.0)  # the one before the first call has nothing to wait for
+
+    times = alternate({"a": lambda: None}, repeats=2, clock=lambda: clock() / 1e9, synchronize=synchronize)
+    assert times.first_s == {"a": 0.5}
+    assert times["a"].values == (0.0, 0.0)
 
 
 def test_alternate_waits_for_queued_work() -> None:
-    """The call only queues; `synchronize` is where the time passes, and it belongs to its own function."""
-    now, queued = 0.0, 0.0
+    """C104: the call only queues; `synchronize` is where the time passes, and it belongs to its own function."""
+    clock, queued = FakeClock(), 0.0
 
     def enqueue(seconds: float) -> None:
         nonlocal queued
         queued += seconds
 
     def synchronize() -> None:
-        nonlocal now, queued
-        now, queued = now + queued, 0.0
+        nonlocal queued
+        clock.advance(queued)
+        queued = 0.0
 
     functions = {"gpu": lambda: enqueue(0.05), "cpu": lambda: enqueue(0.0)}
-    times = alternate(functions, repeats=2, clock=lambda: now, synchronize=synchronize)
-    assert times["gpu"].median == pytest.approx(0.05)
-    assert times["cpu"].median == 0
+    times = alternate(functions, repeats=2, clock=lambda: clock() / 1e9, synchronize=synchronize)
+    assert times["gpu"].values == pytest.approx((0.05, 0.05))
+    assert times["cpu"].values == (0, 0)
+    assert times.first_s == pytest.approx({"gpu": 0.05, "cpu": 0})
 
 
 def test_alternate_refuses_nothing_to_do() -> None:

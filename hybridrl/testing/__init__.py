@@ -68,20 +68,25 @@ class IdentityEnv(gym.Env[Array, Any]):
     """Rewards repeating what is seen, so any learner must do well at it within seconds.
 
     Discrete: the observation is the one-hot of the wanted action, the reward 1 for it and 0 else.
+    MultiDiscrete, MultiBinary: one-hots side by side, the reward the share of dimensions that are right.
     Box: the observation is the wanted action, flat; the reward is minus the mean absolute error (0 at best).
     Episodes are truncated after ``length`` steps.
     """
 
-    def __init__(self, action_space: spaces.Discrete | spaces.Box, length: int = 20) -> None:
+    def __init__(
+        self,
+        action_space: spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box,
+        length: int = 20,
+    ) -> None:
         # A copy: environments that share one space would draw from one generator.
         self.action_space, self.length = copy.deepcopy(action_space), length
         self._wanted: Any = None
         self._count = 0
-        if isinstance(action_space, spaces.Discrete):
-            self.observation_space = spaces.Box(0, 1, (int(action_space.n),), np.float32)
-        else:
+        if isinstance(action_space, spaces.Box):
             low, high = action_space.low.reshape(-1), action_space.high.reshape(-1)
             self.observation_space = spaces.Box(low, high, dtype=action_space.dtype)
+        else:
+            self.observation_space = spaces.Box(0, 1, (int(_sizes(action_space).sum()),), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Draw the first wanted action."""
@@ -98,17 +103,25 @@ class IdentityEnv(gym.Env[Array, Any]):
         return self._next(), reward, False, self._count >= self.length, {}
 
     def _reward(self, action: Any) -> float:
-        if isinstance(self.action_space, spaces.Discrete):
-            return float(int(action) == int(self._wanted))
-        return -float(np.abs(np.asarray(action) - self._wanted).mean())
+        if isinstance(self.action_space, spaces.Box):
+            return -float(np.abs(np.asarray(action) - self._wanted).mean())
+        return float(np.mean(np.asarray(action) == self._wanted))
 
     def _next(self) -> Array:
         self._wanted = self.action_space.sample()
-        if isinstance(self.action_space, spaces.Discrete):
-            one_hot = np.zeros(int(self.action_space.n), dtype=np.float32)
-            one_hot[int(self._wanted) - int(self.action_space.start)] = 1.0
-            return one_hot
-        return np.array(self._wanted.reshape(-1))
+        if isinstance(self.action_space, spaces.Box):
+            return np.array(self._wanted.reshape(-1))
+        sizes, start = _sizes(self.action_space), getattr(self.action_space, "start", 0)
+        one_hots = np.zeros(sizes.sum(), dtype=np.float32)
+        one_hots[np.cumsum(sizes) - sizes + np.reshape(self._wanted - start, -1)] = 1.0
+        return one_hots
+
+
+def _sizes(space: Any) -> npt.NDArray[np.int64]:
+    """Actions of each dimension, flat."""
+    if isinstance(space, spaces.MultiBinary):
+        return np.full(int(np.prod(space.shape)), 2)
+    return np.reshape(space.n if isinstance(space, spaces.Discrete) else space.nvec, -1).astype(np.int64)
 
 
 # Slow references: the formulas' sums written literally, for tests of the fast forms in `hybridrl.ops`.

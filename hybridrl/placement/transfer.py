@@ -1,0 +1,115 @@
+"""Moving things between devices: the one function for any batch, and the one for a module with its optimisers."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+T = TypeVar("T")
+
+
+def move(tree: T, device: torch.device | str, *, non_blocking: bool = False) -> T:
+    """Move every tensor of a batch, whatever it is made of.
+
+    Tensors, tuples (named ones too), lists, mappings and dataclasses are followed; anything else is passed through. A
+    module is moved in place. What is there already is returned as it is, without a copy.
+
+    Args:
+        tree: the batch.
+        device: where to.
+        non_blocking: let the copy run beside the host's work, where the source is page-locked. Leave the source alone
+            until it has ended, and don't read a copy *to* the host before a synchronisation.
+
+    Returns:
+        The same structure; tensors on the device.
+    """
+    return _move(tree, torch.device(device), non_blocking)  # type: ignore[no-any-return]
+
+
+def _move(tree: Any, device: torch.device, non_blocking: bool) -> Any:
+    if isinstance(tree, Tensor | nn.Module):
+        return tree.to(device, non_blocking=non_blocking)
+    if isinstance(tree, Mapping):
+        return type(tree)({key: _move(value, device, non_blocking) for key, value in tree.items()})  # type: ignore[call-arg]
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(_move(value, device, non_blocking) for value in tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)(_move(value, device, non_blocking) for value in tree)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return type(tree)(**{f.name: _move(getattr(tree, f.name), device, non_blocking) for f in fields(tree)})
+    return tree
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """A tensor's values in host memory, safe to read: it waits for them. On the host already: the tensor itself."""
+    return tensor.detach().cpu()
+
+
+def move_training(module: nn.Module, optimizers: Iterable[torch.optim.Optimizer], device: torch.device | str) -> None:
+    """Move a module and the optimisers that train it, in place.
+
+    ``module.to(device)`` alone leaves the optimisers' moments behind, and the next step fails, or, where the move gave
+    the module new parameters, trains the old ones. Tensors that are plain attributes, not buffers, stay: see
+    :func:`left_behind`.
+
+    Args:
+        module: to move.
+        optimizers: whose parameters are the module's.
+        device: where to.
+    """
+    before = dict(module.named_parameters())
+    module.to(device)
+    moved = {id(before[name]): new for name, new in module.named_parameters() if name in before}
+    for optimizer in optimizers:
+        state = optimizer.state_dict()  # by position, so that it survives new parameters
+        for group in optimizer.param_groups:
+            group["params"] = [moved.get(id(parameter), parameter) for parameter in group["params"]]
+        optimizer.state.clear()
+        optimizer.load_state_dict(state)  # takes each tensor to its parameter; a step count only where it must
+
+
+def left_behind(root: object, device: torch.device | str) -> list[str]:
+    """Where tensors that aren't on a device are kept: what a move forgot.
+
+    Args:
+        root: an agent, a module, an optimiser: every attribute, item and element below it is followed.
+        device: where everything should be.
+
+    Returns:
+        Paths such as ``.policy.scale``, in order of discovery.
+    """
+    wanted = torch.device(device)
+    found: list[str] = []
+    seen: set[int] = set()
+    queue: list[tuple[str, Any]] = [("", root)]
+    while queue:
+        path, value = queue.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            if value.device.type != wanted.type or (wanted.index is not None and value.device != wanted):
+                found.append(path)
+            continue
+        queue += [(path + step, child) for step, child in _children(value)]
+    return found
+
+
+def _children(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [(f"[{key!r:.40}]", child) for key, child in value.items()]
+    if isinstance(value, tuple | list | set | frozenset):
+        return [(f"[{index}]", child) for index, child in enumerate(value)]
+    if type(value).__module__.partition(".")[0] in ("builtins", "numpy"):
+        return []
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
+    named = dict(getattr(value, "__dict__", {})) | {name: getattr(value, name) for name in slots}
+    return [(f".{name}", child) for name, child in named.items()]
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in names if not name.startswith("__"))
