@@ -2,7 +2,7 @@
 
 import difflib
 
-from hybridrl.experiments import classic_cartpole, learning, profilers, update_cost
+from hybridrl.experiments import classic_cartpole, learning, profilers, split_cost, transfers, update_cost
 from hybridrl.experiments.outcome import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -36,8 +36,25 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         question="What does acting cost by width and batch, transfers included?",
         run=update_cost.reproduce_acting,
     ),
+    Experiment(
+        name="transfers",
+        claims=("B7", "C6"),
+        question="How does a rollout reach a device fastest: in how many copies, and out of which memory?",
+        run=transfers.reproduce,
+    ),
+    Experiment(
+        name="split-networks",
+        claims=("C5",),
+        question="What does it cost to keep the actor on the CPU and the critic on the GPU?",
+        run=split_cost.reproduce,
+    ),
     *(learning.experiment(threshold) for threshold in learning.THRESHOLDS),
 )
+
+SUITES: dict[str, tuple[str, ...]] = {
+    "placement": ("B1", "B2", "B4", "B5", "B6", "B7", "C1", "C2", "C4", "C5"),
+}
+"""Claims that one command answers, in order: by claim, so that a suite needn't know what answers it."""
 
 
 def by_name(name: str) -> Experiment:
@@ -58,3 +75,16 @@ def by_claim(claim: str) -> Experiment:
             return experiment
     known = ", ".join(claim for experiment in EXPERIMENTS for claim in experiment.claims)
     raise ValueError(f"no experiment for claim {claim!r} yet: there are {known}")
+
+
+def suite(name: str) -> tuple[tuple[Experiment, ...], tuple[str, ...]]:
+    """The experiments of a suite, each once, in the order of its claims; and the claims that have none yet.
+
+    Raises:
+        ValueError: there is no such suite.
+    """
+    if name not in SUITES:
+        raise ValueError(f"no suite {name!r}: there are {', '.join(SUITES)}")
+    found = {claim: [e for e in EXPERIMENTS if claim in e.claims] for claim in SUITES[name]}
+    experiments = dict.fromkeys(e for answers in found.values() for e in answers)
+    return tuple(experiments), tuple(claim for claim, answers in found.items() if not answers)

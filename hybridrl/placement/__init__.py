@@ -3,7 +3,7 @@
 from hybridrl.placement import devices
 from hybridrl.placement.clocks import EventClock, StopClock, WallClock, clock
 from hybridrl.placement.placement import Placement
-from hybridrl.placement.transfer import left_behind, move, move_training, to_host
+from hybridrl.placement.transfer import copy_to, left_behind, move, move_training, pin, to_host
 
 __all__ = [
     "EventClock",
@@ -11,9 +11,11 @@ __all__ = [
     "StopClock",
     "WallClock",
     "clock",
+    "copy_to",
     "devices",
     "left_behind",
     "move",
     "move_training",
+    "pin",
     "to_host",
 ]

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from hybridrl.placement import devices
+
 T = TypeVar("T")
 
 
@@ -45,6 +47,34 @@ def _move(tree: Any, device: torch.device, non_blocking: bool) -> Any:
 def to_host(tensor: Tensor) -> Tensor:
     """A tensor's values in host memory, safe to read: it waits for them. On the host already: the tensor itself."""
     return tensor.detach().cpu()
+
+
+def copy_to(tensor: Tensor, device: torch.device | str, *, non_blocking: bool = False) -> Tensor:
+    """A copy in new memory on a device, also where the tensor is there already: between two memories of one device.
+
+    Args:
+        tensor: on any device.
+        device: where to.
+        non_blocking: as for :func:`move`.
+    """
+    return tensor.to(device, non_blocking=non_blocking, copy=True)
+
+
+def pin(tensor: Tensor) -> Tensor:
+    """A copy in new page-locked host memory, from which copies to a GPU run at full speed and beside other work.
+
+    Page-locking is slow, and even where torch has a page-locked block left to reuse, filling it is a copy more. To
+    save time, keep what is pinned and write into it, as :class:`~hybridrl.data.arena.Arena` does.
+
+    Args:
+        tensor: on the host.
+
+    Raises:
+        ValueError: no accelerator is here, for whose sake memory is page-locked.
+    """
+    if devices.accelerator() is None:
+        raise ValueError("page-locked memory needs an accelerator, and none is here: leave pinning out")
+    return tensor.pin_memory()
 
 
 def move_training(module: nn.Module, optimizers: Iterable[torch.optim.Optimizer], device: torch.device | str) -> None:
