@@ -29,6 +29,7 @@ LEVELS = {
     "auto": 4,
     "progress": 4,
     "loggers": 4,
+    "locks": 4,
     "runs": 4,
     "results": 4,
     "recipes": 4,
