@@ -38,6 +38,22 @@ class _Passed:
         return None
 
 
+class _OnStreamOf:
+    """An event of another device than the current one: torch would record it in the current one's queue."""
+
+    def __init__(self, device: torch.device, made: Any) -> None:
+        self._device, self._made = device, made
+
+    def record(self) -> None:
+        self._made.record(_module(self._device.type).current_stream(self._device))
+
+    def synchronize(self) -> None:
+        self._made.synchronize()
+
+    def elapsed_time(self, end: "_OnStreamOf") -> float:
+        return float(self._made.elapsed_time(end._made))
+
+
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
     """A device's memory, in bytes, as torch's allocator sees it. None is unknown."""
@@ -142,7 +158,8 @@ def event(device: torch.device, *, timing: bool = False) -> Event:
     """
     if device.type == CPU:
         return _Passed()
-    return torch.Event(device, enable_timing=timing)
+    made = torch.Event(device, enable_timing=timing)
+    return _OnStreamOf(device, made) if device.index else made
 
 
 def can_pin(device: torch.device) -> bool:

@@ -114,6 +114,33 @@ def test_an_event_of_the_cpu_has_always_passed() -> None:
     event.synchronize()
 
 
+def test_an_event_of_a_second_gpu_is_recorded_in_that_one_s_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Made:
+        def __init__(self, device: torch.device, *, enable_timing: bool) -> None:
+            self.log: list[Any] = [str(device), enable_timing]
+
+        def record(self, stream: Any = "the current one") -> None:
+            self.log.append(stream)
+
+        def synchronize(self) -> None:
+            self.log.append("waited")
+
+        def elapsed_time(self, end: "Made") -> int:
+            return 7 if isinstance(end, Made) else 0
+
+    streams = SimpleNamespace(current_stream=lambda device: f"the one of {device}")
+    monkeypatch.setattr(torch, "Event", Made)
+    monkeypatch.setattr(devices, "_module", lambda kind: streams)
+    first: Any = devices.event(torch.device("cuda", 0))
+    first.record()
+    assert first.log == ["cuda:0", False, "the current one"]
+    second: Any = devices.event(torch.device("cuda", 1), timing=True)
+    second.record()
+    second.synchronize()
+    assert second._made.log == ["cuda:1", True, "the one of cuda:1", "waited"]
+    assert second.elapsed_time(devices.event(torch.device("cuda", 1))) == 7.0
+
+
 def test_only_buses_gain_from_page_locked_memory() -> None:
     """C69: without an accelerator nothing is pinned, and nothing warns."""
     with warnings.catch_warnings():
