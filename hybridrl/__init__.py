@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hybridrl.agents import PPO as PPO
     from hybridrl.algorithms import PPOConfig as PPOConfig
+    from hybridrl.loggers import TensorBoardLogger as TensorBoardLogger
     from hybridrl.networks import NetworkConfig as NetworkConfig
+    from hybridrl.ops.checks import NonFiniteError as NonFiniteError
     from hybridrl.placement import Placement as Placement
     from hybridrl.profiling import Monitor as Monitor
     from hybridrl.profiling import PhaseTimer as PhaseTimer
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from hybridrl.profiling import Usage as Usage
     from hybridrl.recipes import PPORecipe as PPORecipe
     from hybridrl.results import TrainingResult as TrainingResult
+    from hybridrl.runs import RunFolder as RunFolder
 
 __version__ = "0.1.0"
 
@@ -31,6 +34,9 @@ _HOMES = {
     "Usage": "profiling",
     "PPORecipe": "recipes",
     "TrainingResult": "results",
+    "RunFolder": "runs",
+    "TensorBoardLogger": "loggers",
+    "NonFiniteError": "ops.checks",
 }
 _MODULES = (
     "algorithms",

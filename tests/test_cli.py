@@ -165,3 +165,32 @@ def test_a_folder_that_cannot_be_made_is_noticed_before_the_experiment(capsys, t
     code, _, err = run(capsys, "reproduce", "--claim", "C2", "--records", str(tmp_path / "file" / "x"))
     assert code == 2
     assert len(err.splitlines()) == 1
+
+
+def test_a_monitored_run_shows_what_was_sampled(capsys):
+    short = ["train", "ppo", "CartPole-v1", "--total-timesteps", "64", "--evaluate", "0", "--monitor", *SMALL]
+    code, out, _ = run(capsys, *short)
+    assert code == 0
+    assert "CPU, this process" in out
+    assert "GPU" in out
+    usage = json.loads(run(capsys, *short, "--json")[1])["usage"]
+    assert usage["process_cpu"]["mean"] > 0
+    assert json.loads(run(capsys, *[a for a in short if a != "--monitor"], "--json")[1])["usage"] is None
+
+
+def test_a_placement_is_named_in_the_report(capsys):
+    _, out, _ = run(
+        capsys,
+        "train",
+        "ppo",
+        "CartPole-v1",
+        "--total-timesteps",
+        "64",
+        "--evaluate",
+        "0",
+        "--placement",
+        "cpu+cpu",
+        *SMALL,
+    )
+    assert "placement cpu+cpu, schedule sync" in out
+    assert "publish" in out

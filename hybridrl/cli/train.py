@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hybridrl.agents import PPO, Callback
     from hybridrl.envs import Processes
     from hybridrl.loggers import TensorBoardLogger
+    from hybridrl.profiling import Monitor
     from hybridrl.recipes import PPORecipe
     from hybridrl.results import TrainingResult
     from hybridrl.runs import RunDescription, RunFolder
@@ -35,7 +36,7 @@ def add_train(commands: "argparse._SubParsersAction[Any]") -> None:
     length.add_argument("--total-timesteps", type=int, metavar="N", help="environment steps (default: the recipe's)")
     length.add_argument("--total-episodes", type=int, metavar="N", help="episodes, instead of steps")
     train.add_argument("--seed", type=int, metavar="N", help="(default: 0)")
-    train.add_argument("--placement", help="(default: cpu)")
+    train.add_argument("--placement", help="cpu, cuda, cpu+cuda (acts+learns) or auto, which measures (default: cpu)")
     train.add_argument("--processes", choices=_PROCESSES, help="one for each environment (default: no)")
     train.add_argument("--threads", type=int, metavar="N", help="torch threads (default: 1)")
     folder = train.add_mutually_exclusive_group()
@@ -44,6 +45,7 @@ def add_train(commands: "argparse._SubParsersAction[Any]") -> None:
     train.add_argument("--checkpoint-every", type=int, metavar="N", help="updates between saves (default: 50)")
     train.add_argument("--checkpoint-seconds", type=float, metavar="S", help="at most between saves (default: 300)")
     train.add_argument("--evaluate", type=int, default=20, metavar="N", help="episodes after training (0: none)")
+    train.add_argument("--monitor", action="store_true", help="sample how busy CPU and GPU are, and show it")
     train.add_argument("--no-tensorboard", action="store_true", help="no event files in the run's folder")
     train.add_argument("--no-progress", action="store_true", help="no progress bar")
     train.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
@@ -59,22 +61,30 @@ def _train(options: argparse.Namespace) -> None:
     set_threads(description.threads)
     with contextlib.closing(description.make_agent()) as agent:
         budget = description.budget
-        result = agent.learn(budget.timesteps, total_episodes=budget.episodes, progress_bar=not options.no_progress)
-        _show(agent, result, options, folder=None, episodes=options.evaluate)
+        with _watched(options) as monitor:
+            result = agent.learn(budget.timesteps, total_episodes=budget.episodes, progress_bar=not options.no_progress)
+        _show(agent, result, options, folder=None, episodes=options.evaluate, monitor=monitor)
 
 
 def _train_in_folder(options: argparse.Namespace) -> None:
     cure = f"go on with: hybridrl train --resume {options.resume or options.output}"
     with StopSignals(cure) as stop, _opened(options) as (folder, agent):
-        result = _learn(agent, folder, stop, options)
+        with _watched(options) as monitor:
+            result = _learn(agent, folder, stop, options)
         stop.end()  # from here on Ctrl-C ends at once: nothing can be lost
         if stop.received is None:
-            _show(agent, result, options, folder=folder, episodes=options.evaluate)
+            _show(agent, result, options, folder=folder, episodes=options.evaluate, monitor=monitor)
         elif result.stopped:
             raise Interrupted(stop.received, f"saved at step {agent.timesteps:,}; {cure}")
         else:
-            _show(agent, result, options, folder=folder, episodes=0)
+            _show(agent, result, options, folder=folder, episodes=0, monitor=monitor)
             raise Interrupted(stop.received, "training is finished")
+
+
+def _watched(options: argparse.Namespace) -> "contextlib.AbstractContextManager[Monitor | None]":
+    from hybridrl.profiling import Monitor
+
+    return Monitor() if options.monitor else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -130,14 +140,18 @@ def _show(
     *,
     folder: "RunFolder | None",
     episodes: int,
+    monitor: "Monitor | None",
 ) -> None:
     """Print the result and keep it in the folder, before the evaluation, which may never end, and after it."""
     environment = folder.description.environment if folder else options.env
     data = _data(agent, result, environment, folder)
+    data["usage"] = None if monitor is None else monitor.usage.to_dict()
     if folder is not None:
         folder.write_result(data)
     if not options.json:
         print(result, flush=True)
+        if monitor is not None:
+            print(monitor.usage, flush=True)
         if folder is not None:
             print(f"saved: {folder.path}", flush=True)
     data["evaluation_returns"] = returns = [episode.return_ for episode in agent.evaluate(episodes)] if episodes else []

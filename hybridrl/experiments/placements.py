@@ -26,10 +26,10 @@ from hybridrl.experiments.record import Record, Series
 from hybridrl.experiments.result import NEEDS_GPU, Cell, Result, Row, cells, unknown
 from hybridrl.networks import NetworkConfig
 from hybridrl.placement import devices
+from hybridrl.placement.memories import TwoMemories as Watch
 from hybridrl.profiling import Monitor, NullTimer, Report, Timer, Usage
 from hybridrl.profiling.phases import LEARN, PUBLISH, TRANSFER
 from hybridrl.recipes import PPORecipe
-from hybridrl.testing.memories import TwoMemories as Watch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import hybridrl as hrl
 from hybridrl.execution import DeviceActor, HostActor, actor
 from hybridrl.networks import CategoricalHead, GaussianHead, NetworkConfig, ObservationNormalizer, Policy
+from hybridrl.placement.memories import MixedMemories, TwoMemories
 from hybridrl.profiling import NullTimer
-from hybridrl.testing.memories import MixedMemories, TwoMemories
 
 RECIPE = hrl.PPORecipe(
     ppo=hrl.PPOConfig(rollout_steps=16, epochs=2, minibatch_size=32),

@@ -15,9 +15,9 @@ from hybridrl import envs
 from hybridrl.data import RolloutStorage
 from hybridrl.execution import Collector, DeviceActor, HostActor, actor
 from hybridrl.networks import ActorCritic, CategoricalHead, NetworkConfig, ObservationNormalizer, Policy
+from hybridrl.placement.memories import TwoMemories
 from hybridrl.profiling import NullTimer, PhaseTimer, Timer
 from hybridrl.testing import CountingEnv
-from hybridrl.testing.memories import TwoMemories
 
 DEVICE = torch.device("cpu:0")
 ROWS = 9

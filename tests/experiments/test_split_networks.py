@@ -15,10 +15,10 @@ from hybridrl.experiments.split_cost import Costs
 from hybridrl.experiments.split_networks import Learnt, SplitActorCritic, SplitConfig, train
 from hybridrl.ops.losses import clipped_policy_loss, value_loss
 from hybridrl.placement import devices
+from hybridrl.placement.memories import MixedMemories, TwoMemories
 from hybridrl.profiling import NullTimer, Report
 from hybridrl.profiling.report import PhaseRow
 from hybridrl.testing import CountingEnv, slow_gae
-from hybridrl.testing.memories import MixedMemories, TwoMemories
 
 SMALL = SplitConfig(rows=12, hidden=8, epochs=3)
 
