@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Value = float | int | str | Measurement | None
-NEEDS_GPU = "needs a GPU or the simulated one"
+NEEDS_GPU = "needs a GPU"
 
 
 @dataclass(frozen=True)
