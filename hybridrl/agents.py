@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hybridrl import checkpoints, envs
 from hybridrl.algorithms import PPOConfig, PPOLearner
-from hybridrl.assembly import Seeds, assemble, make_timer
+from hybridrl.assembly import Assembly, Seeds, assemble, make_timer
 from hybridrl.auto import choose
 from hybridrl.building import EnvSource, check_alike, interface, make_environments, make_policy, resolve_recipe
 from hybridrl.envs import Environments, Episode, Processes
@@ -178,6 +178,7 @@ class PPO:
                 if checkpoint is not None and saving.is_due():
                     self.save(checkpoint)
                 answers = [call(iteration) for call in callbacks]  # each is called, whatever others say
+                self.bridge.refresh()  # a callback may have changed the policy
                 if any(map(_says_stop, answers)):
                     break
         if self._is_spent(budget):
@@ -292,16 +293,26 @@ class PPO:
         wanted, before = Placement.parse(placement), self._parts
         tensors, kinds = before.tensors(), before.generator_kinds()
         running = to_host(before.learner.reward_normalizer.running)
-        self._parts = assemble(
-            before.policy, self.environments, self.recipe, wanted, self._seeds, collector=before.collector
-        )
-        self._parts.restore(tensors, kinds)
-        self._parts.learner.reward_normalizer.running.copy_(running)
+        try:
+            self._place(before, wanted, tensors, kinds, running)
+        except BaseException:
+            self._place(before, self.placement, tensors, kinds, running)  # back: there it fitted
+            raise
         left = set(self.placement.devices) - set(wanted.devices)
         self.placement = wanted
         del before  # what lives on the device that was left goes first: the cache holds no live tensor
         for device in left:
             devices.release_cached_memory(device)
+
+    def _place(
+        self, before: Assembly, placement: Placement, tensors: dict[str, Tensor], kinds: dict[str, str], running: Tensor
+    ) -> None:
+        """Build all that a placement binds around the policy and the environments that there are."""
+        self._parts = assemble(
+            before.policy, self.environments, self.recipe, placement, self._seeds, collector=before.collector
+        )
+        self._parts.restore(tensors, kinds)
+        self._parts.learner.reward_normalizer.running.copy_(running)
 
     @classmethod
     def load(
@@ -399,6 +410,7 @@ class PPO:
     def _choose(self, observation: Array, deterministic: bool) -> Array:
         """Actions in the network's terms."""
         generator = None if deterministic else self._parts.generators.predict
+        self.bridge.refresh()
         return self.collector.actor.predict(observation, generator=generator)
 
     def _check_finite(self, tensors: dict[str, Tensor], path: str | os.PathLike[str]) -> None:

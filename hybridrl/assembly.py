@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hybridrl.algorithms import PPOLearner
 from hybridrl.building import make_storage
 from hybridrl.envs import Environments
-from hybridrl.execution import Collector, OneMemory, TwoMemories
+from hybridrl.execution import Bridge, Collector
 from hybridrl.execution.actor import make_actor
 from hybridrl.execution.bridge import make_bridge
 from hybridrl.flat import FlatParameters
@@ -64,7 +64,7 @@ class Assembly:
     policy: Policy
     learner: PPOLearner
     collector: Collector
-    bridge: OneMemory | TwoMemories
+    bridge: Bridge
     generators: Generators
 
     def tensors(self) -> dict[str, Tensor]:
@@ -175,7 +175,7 @@ def make_timer(placement: Placement) -> PhaseTimer:
 def _copied(policy: Policy) -> Policy:
     try:
         return copy.deepcopy(policy)
-    except (TypeError, RuntimeError) as error:
+    except (TypeError, RuntimeError, AttributeError, ValueError) as error:
         raise ValueError(
             f"the network can't be copied ({' '.join(str(error).split())}), which acting and learning in two memories "
             "needs: take out what can't, or name one device"

@@ -2,11 +2,12 @@
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import gymnasium as gym
+import torch
 from torch import nn
 
 from hybridrl.assembly import Assembly, Seeds, assemble
@@ -37,6 +38,8 @@ class Choice:
     """Environment steps per second of each candidate, one repeat a round."""
     seconds: float
     """What the measurement cost."""
+    without: tuple[str, ...] = ()
+    """Candidates that couldn't begin, for want of memory."""
 
     @property
     def note(self) -> str:
@@ -45,7 +48,8 @@ class Choice:
             return f"placement auto: {self.placement}, the only device here"
         told = ", ".join(f"{name} {format_value(rate.median)} steps/s" for name, rate in self.rates.items())
         rounds = next(iter(self.rates.values())).n
-        return f"placement auto: {self.placement}, of {told} (medians of {rounds} rounds, {self.seconds:.1f} s)"
+        unfit = f"; didn't fit: {', '.join(self.without)}" if self.without else ""
+        return f"placement auto: {self.placement}, of {told} (medians of {rounds} rounds, {self.seconds:.1f} s){unfit}"
 
 
 def candidates() -> tuple[Placement, ...]:
@@ -88,9 +92,24 @@ def choose(
         )
     start = clock()
     with ExitStack() as stack:
-        trials = [stack.enter_context(_Trial(env, recipe, copy.deepcopy(network), seed, p)) for p in found]
+        trials = list(_begun(found, lambda p: _Trial(env, recipe, copy.deepcopy(network), seed, p), stack))
         rates = _rates(trials, clock)
-    return Choice(placement=_fastest(found, rates), rates=rates, seconds=clock() - start)
+    return Choice(
+        placement=_fastest([trial.placement for trial in trials], rates),
+        rates=rates,
+        seconds=clock() - start,
+        without=tuple(str(p) for p in found if str(p) not in rates),
+    )
+
+
+def _begun(found: Sequence[Placement], make: Callable[[Placement], "_Trial"], stack: ExitStack) -> Iterator["_Trial"]:
+    """The trials that can begin; of those that don't fit on their device, the first alone is an error."""
+    for number, placement in enumerate(found):
+        try:
+            yield stack.enter_context(make(placement))
+        except (ValueError, torch.OutOfMemoryError):
+            if number == 0:
+                raise
 
 
 class _Trial:
@@ -102,9 +121,13 @@ class _Trial:
         initial, act, learn, predict, environments = spread_seeds(seed, 5)
         self.placement = placement
         self._environments = make_environments(env, recipe)
-        policy = make_policy(self._environments, network, recipe, initial)
         seeds = Seeds(act=act, learn=learn, predict=predict, environments=environments)
-        self._parts: Assembly = assemble(policy, self._environments, recipe, placement, seeds)
+        try:
+            policy = make_policy(self._environments, network, recipe, initial)
+            self._parts: Assembly = assemble(policy, self._environments, recipe, placement, seeds)
+        except BaseException:
+            self._environments.close()
+            raise
         self._wait = devices.synchronizer_of_all(placement.devices)
         self._rounds = synchronous(
             self._parts.collector,

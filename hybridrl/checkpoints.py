@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 FORMAT = 1
@@ -68,12 +68,9 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], data: Map
     header = {_KEY: json.dumps({"format": FORMAT, **data}, allow_nan=False, default=_number)}
     _remove_abandoned(target)
     try:
-        partial.touch()
-        mode = partial.stat().st_mode  # what the user's umask makes of a new file; safetensors would make it private
         save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, partial, header)
         with partial.open("r+b") as file:  # Windows flushes only what is open for writing
             os.fsync(file.fileno())
-        partial.chmod(mode)
         os.replace(partial, target)
     except (SafetensorError, OSError) as error:
         raise OSError(f"{target}: can't be written ({_one_line(error)})") from error
@@ -81,6 +78,11 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], data: Map
         with contextlib.suppress(FileNotFoundError):
             partial.unlink()
     return target
+
+
+def save_file(tensors: Mapping[str, Tensor], path: Path, header: Mapping[str, str]) -> None:
+    """Write a safetensors file; safetensors' own way makes it private, by a hidden file that a kill leaves for good."""
+    path.write_bytes(save(dict(tensors), dict(header)))
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -104,6 +106,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     except TypeError:
         raise ValueError(f"path {path!r:.60}: expected the path of a file") from None
     except (SafetensorError, OSError) as error:
+        if Path(path).is_dir():
+            raise ValueError(f"{os.fspath(path)}: is a folder; give the path of a file") from None
         message = f"{os.fspath(path)}: not a readable checkpoint ({_one_line(error)}); was it cut short?"
         raise ValueError(message) from None
     return tensors, _data(os.fspath(path), header)

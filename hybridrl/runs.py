@@ -47,6 +47,14 @@ class RunDescription:
     """Of the library that it began with."""
 
     def __post_init__(self) -> None:
+        for name in ("environment", "placement", "version"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name}={getattr(self, name)!r:.60}: expected text")
+        for name in ("seed", "threads"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)!r:.60}: expected a whole number of at least 0")
+        if self.processes not in (False, True, "auto"):
+            raise ValueError(f"processes={self.processes!r:.60}: expected false, true or 'auto'")
         checkpoints.Schedule(self.checkpoint_every, self.checkpoint_seconds)
         if self.algorithm != "ppo":
             raise ValueError(f"algorithm={self.algorithm!r}: expected 'ppo'")
@@ -91,8 +99,10 @@ class RunFolder:
     def __init__(self, path: Path, description: RunDescription, lock: FolderLock) -> None:
         self.path, self.description, self._lock = path, description, lock
         self.checkpoint, self.result = path / "checkpoint.safetensors", path / "result.json"
-        for left in path.glob(".*.json.*.partial"):  # by a run that was killed while it wrote: the lock says so
-            left.unlink(missing_ok=True)
+        # By a run that was killed while it wrote: the lock says so.
+        for pattern in (".*.json.*.partial", ".*.safetensors.*.partial"):
+            for left in path.glob(pattern):
+                left.unlink(missing_ok=True)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], description: RunDescription) -> Self:
@@ -202,7 +212,10 @@ class RunFolder:
         for name, (saved, expected) in {**pairs, "recipe": (agent.recipe, d.recipe)}.items():
             if saved != expected:
                 raise ValueError(f"{self.checkpoint}: {name} differs from run.json's; put back this run's checkpoint")
-        if agent.unfinished is None:
+        left = agent.unfinished
+        if left is not None and (left.timesteps, left.episodes) != (d.budget.timesteps, d.budget.episodes):
+            raise ValueError(f"{self.checkpoint}: budget differs from run.json's; put back what this run began with")
+        if left is None:
             raise ValueError(
                 f"{self.path}: its training is finished ({agent.timesteps:,} steps); to train further, in Python: "
                 f"hybridrl.PPO.load({str(self.checkpoint)!r}).learn(...)"

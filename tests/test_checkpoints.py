@@ -107,7 +107,7 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a folder; give the path of a file"):
         checkpoints.write(tmp_path, TENSORS, {})
-    with pytest.raises(ValueError, match="not a readable checkpoint") as error:
+    with pytest.raises(ValueError, match="is a folder; give the path of a file") as error:
         checkpoints.read(tmp_path)
     one_line(error, tmp_path)
 

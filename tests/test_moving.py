@@ -287,3 +287,124 @@ def test_only_phases_that_give_a_device_work_wait_for_it(
                 pass
             waiting |= {name} if len(waits) == 2 else set()
     assert waiting == waited_for
+
+
+# What the fresh weights are, and where rollouts are stored
+
+
+def halve(made: hrl.PPO) -> None:
+    with torch.no_grad():
+        for parameter in made.policy.parameters():
+            parameter.mul_(0.5)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_what_others_change_in_the_policy_is_acted_with_at_once(placement: str) -> None:
+    made, observation = agent(placement), np.random.default_rng(0).normal(size=(50, 4))
+    made.learn(total_timesteps=110)
+    other = agent("cpu")
+    other.policy.load_state_dict(made.policy.state_dict())
+    halve(other)
+    made.policy.load_state_dict(other.policy.state_dict())
+    actions = [one.predict(observation, deterministic=True)[0] for one in (made, other)]
+    np.testing.assert_array_equal(*actions)
+
+
+def test_a_callback_that_changes_weights_does_so_in_both_memories() -> None:
+    runs = []
+    for placement in PLACEMENTS:
+        made = agent(placement)
+        runs.append(made.learn(total_timesteps=200, callback=lambda _, made=made: halve(made)))  # type: ignore[misc]
+    assert runs[0].updates == runs[1].updates
+    assert runs[0].returns == runs[1].returns
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_copied_agent_trains_by_itself(placement: str) -> None:
+    import copy
+
+    made = agent(placement)
+    made.learn(total_timesteps=110)
+    twin = copy.deepcopy(made)
+    results = [one.learn(total_timesteps=110) for one in (made, twin)]
+    assert results[0].updates == results[1].updates
+    assert same(state(made), state(twin))
+    made.learn(total_timesteps=110)
+    assert not same(state(made), state(twin))
+
+
+def test_a_move_that_fails_leaves_the_agent_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hybridrl import assembly
+
+    stayed, tried = agent("cpu"), agent("cpu")
+    for one in (stayed, tried):
+        one.learn(total_timesteps=110)
+    real = assembly.make_storage
+
+    def refuse(environments: Any, recipe: Any, placement: Placement) -> Any:
+        if placement.separate:
+            raise ValueError("a rollout of 10.0 GiB doesn't fit on cuda")
+        return real(environments, recipe, placement)
+
+    monkeypatch.setattr(assembly, "make_storage", refuse)
+    with pytest.raises(ValueError, match="doesn't fit on cuda"):
+        tried.move("cpu+cpu")
+    assert str(tried.placement) == "cpu"
+    results = [one.learn(total_timesteps=110) for one in (stayed, tried)]
+    assert results[0].updates == results[1].updates
+    assert same(state(stayed), state(tried))
+
+
+def test_rollouts_stored_on_the_host_reach_a_learner_that_acts_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One device for the policy, the host for the rollouts: they are brought by one copy, weights aren't."""
+    from hybridrl.execution import StoredApart
+    from hybridrl.execution.bridge import make_bridge
+
+    made = agent("cpu")
+    monkeypatch.setattr(devices, "available", lambda: ("cpu", "cuda"))
+    monkeypatch.setattr(devices, "resolve", lambda name: torch.device("cpu"))
+    placement = Placement("cuda", "cuda", store="cpu")
+    flat = made.learner.flat
+    bridge = make_bridge(placement, made.collector.storage, learnt=flat, acting=flat)
+    assert isinstance(bridge, StoredApart)
+    rollout, _ = made.collector.collect(16)
+    delivered = bridge.deliver(rollout, timer=NullTimer())
+    assert torch.equal(delivered.reward, rollout.reward)
+    assert delivered.reward.data_ptr() != rollout.reward.data_ptr()
+    version = bridge.version
+    bridge.publish(timer=NullTimer())
+    assert bridge.version == version + 1
+
+
+def test_auto_goes_on_without_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hybridrl import auto
+
+    closed: list[Any] = []
+    real = auto.assemble
+
+    def assemble(policy: Any, environments: Any, recipe: Any, placement: Placement, seeds: Any) -> Any:
+        if placement.separate:
+            close = environments.close
+            monkeypatch.setattr(environments, "close", lambda: closed.append(close()))
+            raise ValueError("a rollout of 10.0 GiB doesn't fit on cuda")
+        return real(policy, environments, recipe, placement, seeds)
+
+    monkeypatch.setattr(auto, "assemble", assemble)
+    choice = auto.choose("CartPole-v1", RECIPE, None, 0, among=(CPU, BOTH))
+    assert choice.placement == CPU
+    assert choice.note.endswith("; didn't fit: cpu+cpu")
+    assert len(closed) == 1
+    with pytest.raises(ValueError, match="doesn't fit"):
+        auto.choose("CartPole-v1", RECIPE, None, 0, among=(BOTH, CPU))
+
+
+def test_auto_waits_for_the_device_before_it_reads_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C104: what is queued isn't done."""
+    from hybridrl import auto
+
+    waits: list[None] = []
+    monkeypatch.setattr(devices, "synchronizer_of_all", lambda used: lambda: waits.append(None))
+    with auto._Trial("CartPole-v1", RECIPE, None, 0, CPU) as trial:
+        for count in (1, 2):
+            trial.round()
+            assert len(waits) == count

@@ -50,7 +50,7 @@ def missing():
 @pytest.mark.parametrize(
     ("loader", "reason"),
     [
-        (missing, "no NVML: install hybridrl[gpu]"),
+        (missing, "no NVML; to read an NVIDIA GPU, install hybridrl[gpu]"),
         (lambda: FakeNvml([A], init=NVMLError(NO_LIBRARY)), "no NVML: no NVIDIA driver here"),
         (lambda: FakeNvml([A], init=NVMLError(9)), "no NVIDIA driver is loaded"),
         (lambda: FakeNvml([A], init=OSError("bad\nlibrary")), "NVML: bad library"),
@@ -307,7 +307,7 @@ def test_cuda_without_nvml_still_tells_torchs_memory():
     source = Accelerators(lambda: [cuda(memory=GIB)], load=missing, environ={})
     source.open()
     reading = only(source.read())
-    assert reading.utilization == Unknown("no NVML: install hybridrl[gpu]")
+    assert reading.utilization == Unknown("no NVML; to read an NVIDIA GPU, install hybridrl[gpu]")
     assert reading.torch_memory == GIB
 
 

@@ -31,7 +31,7 @@ from hybridrl.profiling.track import MAX_POINTS, MOST_REASONS, Track
 from hybridrl.profiling.usage import Summary, bytes_text
 
 MIB = 2**20
-NO_GPU = GpuReadings((), "no NVML: install hybridrl[gpu]")
+NO_GPU = GpuReadings((), "no NVML; to read an NVIDIA GPU, install hybridrl[gpu]")
 
 
 def host_reading(cpu_s=0.0, memory=100 * MIB, cores=(), children=()):
@@ -444,8 +444,8 @@ def test_the_table_names_the_busiest_and_says_what_a_percentage_is(machine):
 def test_without_a_gpu_the_reason_is_shown(machine):
     with machine.monitor() as monitor:
         machine.step(monitor, 1.0)
-    assert monitor.usage.gpu_reason == "no NVML: install hybridrl[gpu]"
-    assert "GPU unknown: no NVML: install hybridrl[gpu]" in str(monitor.usage)
+    assert monitor.usage.gpu_reason == "no NVML; to read an NVIDIA GPU, install hybridrl[gpu]"
+    assert "GPU unknown: no NVML; to read an NVIDIA GPU, install hybridrl[gpu]" in str(monitor.usage)
     assert "unknown because" not in str(monitor.usage)  # no column for reasons where there are none
 
 

@@ -36,12 +36,12 @@ def add_train(commands: "argparse._SubParsersAction[Any]") -> None:
     length.add_argument("--total-timesteps", type=int, metavar="N", help="environment steps (default: the recipe's)")
     length.add_argument("--total-episodes", type=int, metavar="N", help="episodes, instead of steps")
     train.add_argument("--seed", type=int, metavar="N", help="(default: 0)")
-    train.add_argument("--placement", help="cpu, cuda, cpu+cuda (acts+learns) or auto, which measures (default: cpu)")
+    train.add_argument("--placement", help="cpu, cuda, cpu+cuda, cpu+cpu (acts+learns) or auto (default: cpu)")
     train.add_argument("--processes", choices=_PROCESSES, help="one for each environment (default: no)")
     train.add_argument("--threads", type=int, metavar="N", help="torch threads (default: 1)")
     folder = train.add_mutually_exclusive_group()
-    folder.add_argument("--output", metavar="DIR", type=Path, help="keep the run in this new folder")
-    folder.add_argument("--resume", metavar="DIR", type=Path, help="go on with the interrupted run in this folder")
+    folder.add_argument("--output", metavar="DIR", type=_folder, help="keep the run in this new folder")
+    folder.add_argument("--resume", metavar="DIR", type=_folder, help="go on with the interrupted run in this folder")
     train.add_argument("--checkpoint-every", type=int, metavar="N", help="updates between saves (default: 50)")
     train.add_argument("--checkpoint-seconds", type=float, metavar="S", help="at most between saves (default: 300)")
     train.add_argument("--evaluate", type=int, default=20, metavar="N", help="episodes after training (0: none)")
@@ -50,6 +50,12 @@ def add_train(commands: "argparse._SubParsersAction[Any]") -> None:
     train.add_argument("--no-progress", action="store_true", help="no progress bar")
     train.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     train.set_defaults(run=_train)
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("expected the path of a folder, got nothing")
+    return Path(text)
 
 
 def _train(options: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 _ALIGNMENT = 64
 """Bytes: each view starts on a cache line, which also suits every dtype and vector load."""
+_NO_MEMORY = ("allocate memory", "not enough memory", "out of memory", "invalid size", "storage size")
 Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 _HOST = torch.device("cpu")
 
@@ -78,8 +79,11 @@ def _allocate(size: int, device: torch.device, pin: bool) -> Tensor:
     try:
         return torch.full((size,), 0xFF, dtype=torch.uint8, device=device, pin_memory=pin)
     except RuntimeError as error:
-        if pin and "pin" in str(error).lower():
+        text = str(error).lower()
+        if pin and "pin_memory=true requires" in text:
             raise ValueError("page-locked memory needs an accelerator, and none is here: leave pinning out") from None
+        if not isinstance(error, torch.OutOfMemoryError) and not any(words in text for words in _NO_MEMORY):
+            raise
         where = "" if device.type == "cpu" else f" on {device}"
         raise ValueError(
             f"a rollout of {size / 2**30:,.1f} GiB doesn't fit{where}: ask for fewer rows or environments"

@@ -1,5 +1,6 @@
 """A rollout: what one round of on-policy acting leaves for the learner, ``[T, N]`` in time and environments."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
@@ -122,6 +123,8 @@ class RolloutStorage:
         duplicate.arena.copy_(self.arena)
         if self._answers is not self.arena:
             duplicate._answers.copy_(self._answers)
+        for mine, theirs in zip((*self.parts, self._answers), (*duplicate.parts, duplicate._answers), strict=True):
+            memo[id(mine)] = theirs  # who is copied after this, and reads these, reads the copies
         return duplicate
 
     @property
@@ -206,9 +209,13 @@ class RolloutCopy:
     """
 
     def __init__(self, storage: RolloutStorage, device: torch.device, *, event: Callable[[], Mark]) -> None:
-        self.storage, self._event = storage, event
+        self.storage, self._device, self._event = storage, device, event
         self._pairs = [(part.like(device), part) for part in storage.parts]
         self._full = Rollout(**{name: view for mine, _ in self._pairs for name, view in mine.views.items()})
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "RolloutCopy":
+        """A copy of the copied storage, in memory of its own."""
+        return RolloutCopy(copy.deepcopy(self.storage, memo), self._device, event=self._event)
 
     @property
     def blocks(self) -> tuple[Tensor, ...]:

@@ -163,10 +163,11 @@ class ProcessVectorEnv(gym.vector.VectorEnv[Array, Array, Array]):
         for row in rows:
             answer = self._answer(row, deadline)
             if answer is None:
-                late = ", ".join(str(r) for r in rows if r >= row and not self._pipes[r].poll())
+                late = [str(r) for r in rows if r >= row and not self._pipes[r].poll()]
+                who = f"environment{'s' if len(late) > 1 else ''} {', '.join(late)} ha{'ve' if len(late) > 1 else 's'}"
                 what = "been made" if starting else "answered"
                 cure = "" if starting else "; look for what it waits for, or give a longer step_timeout_s"
-                self._fail(TimeoutError(f"environment {late} has not {what} within {patience_s:g} s{cure}"))
+                self._fail(TimeoutError(f"{who} not {what} within {patience_s:g} s{cure}"))
             if answer:
                 line, _, trace = answer.decode().partition("\0")
                 what = f"could not be made in its process: {line}; {_REMEDY}" if starting else f"raised {line}"

@@ -1,7 +1,7 @@
 """When each phase runs: collecting, learning, and the schedules that order them."""
 
 from hybridrl.execution.actor import Acted, Actor, DeviceActor, HostActor
-from hybridrl.execution.bridge import Bridge, OneMemory, TwoMemories
+from hybridrl.execution.bridge import Bridge, OneMemory, StoredApart, TwoMemories
 from hybridrl.execution.budget import Budget
 from hybridrl.execution.collector import Collector
 from hybridrl.execution.synchronous import Iteration, synchronous
@@ -16,6 +16,7 @@ __all__ = [
     "HostActor",
     "Iteration",
     "OneMemory",
+    "StoredApart",
     "TwoMemories",
     "synchronous",
 ]

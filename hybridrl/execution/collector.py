@@ -9,8 +9,9 @@ import torch
 from hybridrl.data import Rollout, RolloutStorage
 from hybridrl.envs import Environments, Episode, EpisodeTracker
 from hybridrl.execution.actor import Actor
-from hybridrl.execution.finite import check_rollout, explain_crash
+from hybridrl.execution.finite import check_final, check_rollout, explain_crash
 from hybridrl.networks import Decision
+from hybridrl.ops.checks import NonFiniteError
 from hybridrl.profiling import NullTimer, Timer
 from hybridrl.profiling.phases import ACT, ENV, STORE, TRANSFER
 
@@ -72,7 +73,7 @@ class Collector:
         except BaseException as error:
             observation = self._observation
             self._abandon()
-            if isinstance(error, Exception):
+            if isinstance(error, Exception) and not isinstance(error, NonFiniteError):
                 explain_crash(error, self.storage.rollout(), observation, self._repeat(observation), step=before)
             raise
         finally:
@@ -127,6 +128,10 @@ class Collector:
             if step.valid.any():
                 self._awaiting = self.storage.write(acted.observation, acted.decision, step)
             finished += self._tracker.update(step)
+        cut = step.truncated & ~step.terminated & step.valid
+        if cut.any():
+            final = step.observation if step.final_observation is None else step.final_observation
+            check_final(final, cut, step=self.timesteps + self.storage.transitions)
         if step.final_observation is not None and step.truncated.any():
             with self.timer.phase(ACT):
                 self._settle(self.actor.value(step.final_observation, timer=self.timer))

@@ -45,6 +45,30 @@ def check_rollout(rollout: Rollout, following: npt.NDArray[np.generic] | None, *
         _raise_first([*_in_rows(rollout), *_in_next_values(rollout), *_after(rollout, following)], rollout, step)
 
 
+def check_final(final: npt.NDArray[np.generic], truncated: npt.NDArray[np.bool_], *, step: int) -> None:
+    """Refuse the observations that truncated episodes ended with, where one isn't finite.
+
+    Their values are what the episodes are continued by; and a squashing network, or a normaliser that clips, makes a
+    finite value of an infinite observation.
+
+    Args:
+        final: ``[N, *shape]``.
+        truncated: ``[N]``, whose episode was truncated, and not terminated.
+        step: environment steps taken.
+
+    Raises:
+        NonFiniteError: naming the first.
+    """
+    if _all_finite(final[truncated]):
+        return
+    environment, *place = np.argwhere(~np.isfinite(final) & truncated.reshape(-1, *[1] * (final.ndim - 1)))[0].tolist()
+    raise NonFiniteError(
+        f"final observation of environment {environment} at step {step:,}{_element(place)}: "
+        f"{float(final[environment][tuple(place)]):g}, expected finite numbers; {_ENVIRONMENT}",
+        step,
+    )
+
+
 def explain_crash(
     error: Exception,
     rollout: Rollout,

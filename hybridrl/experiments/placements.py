@@ -86,6 +86,10 @@ class ToAndFro:
                 mine.copy_(theirs)
         self.version += 1
 
+    def refresh(self) -> None:
+        """As the hybrid: publish what others have changed."""
+        self.bridge.refresh()
+
 
 def places() -> dict[str, str]:
     """The columns that this machine can run, and the placement that each of them is here."""
@@ -187,8 +191,9 @@ def draw_pendulum(ax: "Axes", runs: Mapping[str, Sequence[Run]]) -> None:
     for column in COLUMNS:
         each = [phase_milliseconds(one.report) for one in runs.get(column, ())]
         middle = {phase: median(ms[phase] for ms in each) for phase in each[0]} if each else None
-        name = column.replace("module ", "module\n").replace("+", "+\n" if len(column) > 8 else "+")
-        columns[name] = None if middle is None else {phase: ms for phase, ms in middle.items() if ms > 0}
+        columns["to and fro" if column == TO_AND_FRO else column] = (
+            None if middle is None else {phase: ms for phase, ms in middle.items() if ms > 0}
+        )
     figures.stacked(ax, columns, unit="ms an episode", reason=NEEDS_GPU)
 
 

@@ -67,7 +67,8 @@ class MemoryUse:
 def accelerator() -> str | None:
     """Name of the kind of accelerator that torch can use here (``"cuda"``, ``"mps"``, ``"xpu"``), or None."""
     if hasattr(torch, "accelerator"):
-        found = torch.accelerator.current_accelerator(check_available=True)
+        # Asked apart: torch 2.6 takes no check_available.
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return None if found is None else str(found.type)
     return next((kind for kind in _KINDS if _module(kind).is_available()), None)
 
@@ -174,7 +175,7 @@ def memory(device: torch.device) -> MemoryUse:
         "allocated": ("memory_allocated", "current_allocated_memory"),
         "reserved": ("memory_reserved", "driver_allocated_memory"),  # the second is Apple's word
     }
-    return MemoryUse(**{field: _first_reading(module, names) for field, names in read.items()})
+    return MemoryUse(**{field: _first_reading(module, names, device) for field, names in read.items()})
 
 
 def release_cached_memory(device: torch.device) -> None:
@@ -190,10 +191,11 @@ def _module(kind: str) -> Any:
     return torch.get_device_module(kind)
 
 
-def _first_reading(module: Any, names: tuple[str, ...]) -> int | None:
+def _first_reading(module: Any, names: tuple[str, ...], device: torch.device) -> int | None:
     for name in names:
         if hasattr(module, name):
-            return int(getattr(module, name)())
+            where = () if device.type == "mps" else (device,)
+            return int(getattr(module, name)(*where))
     return None
 
 

@@ -39,13 +39,15 @@ class Placement:
                 f"store={self.store!r}: a rollout is stored on the cpu or where it is acted ({self.act!r}), and moved "
                 "once; leave store out"
             )
+        if self.separate not in (None, True, False) or isinstance(self.separate, int) > isinstance(self.separate, bool):
+            raise ValueError(f"separate={self.separate!r:.60}: expected True, False or None")
         differ = self.act != self.learn
         if self.separate is False and differ:
             raise ValueError(f"separate=False with act={self.act!r}, learn={self.learn!r}: two devices share no memory")
         object.__setattr__(self, "separate", differ if self.separate is None else self.separate)
 
     @classmethod
-    def parse(cls, text: "str | Placement") -> "Placement":
+    def parse(cls, text: "str | torch.device | Placement") -> "Placement":
         """Read ``"cpu"`` (one device for all), or ``"act+learn"``.
 
         Raises:
@@ -53,6 +55,8 @@ class Placement:
         """
         if isinstance(text, Placement):
             return text
+        if isinstance(text, torch.device):
+            text = str(text)
         parts = text.split("+") if isinstance(text, str) else []
         if not 1 <= len(parts) <= 2 or not all(parts):
             raise ValueError(f"placement {text!r:.60}: expected a device, or two as 'cpu+cuda' (act+learn)")

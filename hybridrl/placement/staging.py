@@ -16,12 +16,17 @@ from hybridrl.placement import devices
 class Staging:
     """Pairs of a host arena and a device arena, used in turns: while one is copied the next is filled.
 
-    A host arena isn't handed out again before the device has finished reading it; nor is a device arena overwritten
-    by the turn that follows, only by the one after all others.
+    A host arena isn't handed out again before the device has finished reading it. What :meth:`send` returns stays
+    valid until it has been called ``slots`` times more::
+
+        staging = Staging({"x": ((256, 4), torch.float32)}, "cuda")
+        for batch in batches:
+            staging.next()["x"].copy_(batch)
+            loss = model(staging.send()["x"]).mean()
 
     Args:
         layout: name -> (shape, dtype) of a batch.
-        device: where to.
+        device: where to, by name or as torch's.
         slots: pairs; two let filling and copying overlap.
         pin: page-lock the host's side; None where that helps.
         event: makes a mark in the device's queue.
@@ -33,7 +38,7 @@ class Staging:
     def __init__(
         self,
         layout: Layout,
-        device: torch.device,
+        device: torch.device | str,
         *,
         slots: int = 2,
         pin: bool | None = None,
@@ -41,12 +46,19 @@ class Staging:
     ) -> None:
         if slots < 1:
             raise ValueError(f"slots={slots}: expected at least 1")
+        device = devices.resolve(device) if isinstance(device, str) else device
+        self._made = (dict(layout), device, slots, pin, event)
         self._pin = devices.can_pin(device) if pin is None else pin
         make_event = event or partial(devices.event, device)
         self._slots = [(Arena(layout, pin=self._pin), Arena(layout, device=device), make_event()) for _ in range(slots)]
         self._sent = [False] * slots
         self._turn = slots - 1
         self._filling = False
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Staging":
+        """Another of the same make, with nothing under way: events can't be copied."""
+        layout, device, slots, pin, event = self._made
+        return Staging(layout, device, slots=slots, pin=pin, event=event)
 
     @property
     def nbytes(self) -> int:

@@ -1,6 +1,7 @@
 """Moving things between devices: the one function for any batch, and the one for a module with its optimisers."""
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -26,22 +27,39 @@ def move(tree: T, device: torch.device | str, *, non_blocking: bool = False) -> 
 
     Returns:
         The same structure; tensors on the device.
+
+    Raises:
+        ValueError: the device isn't here.
     """
-    return _move(tree, torch.device(device), non_blocking)  # type: ignore[no-any-return]
+    return _move(tree, _resolved(device), non_blocking)  # type: ignore[no-any-return]
 
 
 def _move(tree: Any, device: torch.device, non_blocking: bool) -> Any:
     if isinstance(tree, Tensor | nn.Module):
         return tree.to(device, non_blocking=non_blocking)
-    if isinstance(tree, Mapping):
-        return type(tree)({key: _move(value, device, non_blocking) for key, value in tree.items()})  # type: ignore[call-arg]
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(_move(value, device, non_blocking) for value in tree))
     if isinstance(tree, tuple | list):
         return type(tree)(_move(value, device, non_blocking) for value in tree)
+    if isinstance(tree, MutableMapping):
+        moved = copy.copy(tree)  # a defaultdict keeps its factory
+        moved.update({key: _move(value, device, non_blocking) for key, value in tree.items()})
+        return moved
+    if isinstance(tree, Mapping):
+        return type(tree)({key: _move(value, device, non_blocking) for key, value in tree.items()})  # type: ignore[call-arg]
     if is_dataclass(tree) and not isinstance(tree, type):
-        return type(tree)(**{f.name: _move(getattr(tree, f.name), device, non_blocking) for f in fields(tree)})
+        made: Any = copy.copy(tree)  # not by its constructor, which may compute
+        for field in fields(tree):
+            object.__setattr__(made, field.name, _move(getattr(tree, field.name), device, non_blocking))
+        return made
     return tree
+
+
+def _resolved(device: torch.device | str) -> torch.device:
+    """A name as what is here; the meta device, which holds no numbers, is everywhere."""
+    if isinstance(device, torch.device) or device == "meta":
+        return torch.device(device)
+    return devices.resolve(device)
 
 
 def to_host(tensor: Tensor) -> Tensor:
@@ -77,7 +95,11 @@ def pin(tensor: Tensor) -> Tensor:
     return tensor.pin_memory()
 
 
-def move_training(module: nn.Module, optimizers: Iterable[torch.optim.Optimizer], device: torch.device | str) -> None:
+def move_training(
+    module: nn.Module,
+    optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
+    device: torch.device | str,
+) -> None:
     """Move a module and the optimisers that train it, in place.
 
     ``module.to(device)`` alone leaves the optimisers' moments behind, and the next step fails, or, where the move gave
@@ -86,18 +108,31 @@ def move_training(module: nn.Module, optimizers: Iterable[torch.optim.Optimizer]
 
     Args:
         module: to move.
-        optimizers: whose parameters are the module's.
+        optimizers: one or several, made of the module's parameters, and perhaps of others'.
         device: where to.
+
+    Raises:
+        ValueError: the device isn't here, or an optimiser has none of the module's parameters.
     """
+    several = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
     before = dict(module.named_parameters())
-    module.to(device)
+    _check_theirs(several, {id(parameter) for parameter in before.values()})
+    module.to(_resolved(device))
     moved = {id(before[name]): new for name, new in module.named_parameters() if name in before}
-    for optimizer in optimizers:
+    for optimizer in several:
         state = optimizer.state_dict()  # by position, so that it survives new parameters
         for group in optimizer.param_groups:
             group["params"] = [moved.get(id(parameter), parameter) for parameter in group["params"]]
         optimizer.state.clear()
         optimizer.load_state_dict(state)  # takes each tensor to its parameter; a step count only where it must
+
+
+def _check_theirs(optimizers: Iterable[torch.optim.Optimizer], parameters: set[int]) -> None:
+    for optimizer in optimizers:
+        if not any(id(parameter) in parameters for group in optimizer.param_groups for parameter in group["params"]):
+            raise ValueError(
+                f"a {type(optimizer).__name__} has none of the module's parameters: give the optimiser that trains it"
+            )
 
 
 def left_behind(root: object, device: torch.device | str) -> list[str]:
@@ -110,7 +145,7 @@ def left_behind(root: object, device: torch.device | str) -> list[str]:
     Returns:
         Paths such as ``.policy.scale``, in order of discovery.
     """
-    wanted = torch.device(device)
+    wanted = _resolved(device)
     found: list[str] = []
     seen: set[int] = set()
     queue: list[tuple[str, Any]] = [("", root)]

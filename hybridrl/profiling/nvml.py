@@ -77,7 +77,7 @@ class Nvml:
         try:
             nvml = cls(load())
         except ImportError:
-            return Unknown("no NVML: install hybridrl[gpu]")
+            return Unknown("no NVML; to read an NVIDIA GPU, install hybridrl[gpu]")
         started = nvml.ask("nvmlInit")
         if isinstance(started, Unknown):
             return started

@@ -128,7 +128,8 @@ class PhaseTimer:
     accumulate. A timer serves one thread.
 
     ``synchronize``, where given, is called at both ends of every phase, so that work queued on an asynchronous
-    device is charged to the phase that queued it; leave it out on the CPU. It slows the run by the overlap
+    device is charged to the phase that queued it (``hybridrl.placement.devices.synchronizer_of_all`` makes one); leave
+    it out on the CPU. It slows the run by the overlap
     that it prevents, which the report's overhead doesn't include. ``synchronize_in`` names the phases that wait, at any
     depth: what another one queues is charged to whichever phase is open when it is next waited for. The run's own
     start and end always synchronise.

@@ -101,3 +101,12 @@ def test_page_locking_is_asked_for_only_where_wanted(monkeypatch):
     Arena(FIELDS)
     Arena(FIELDS, pin=True)
     assert asked == [False, True]
+
+
+def test_another_failure_than_want_of_memory_is_left_as_it_is(monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("CUDA error: no kernel image is available for execution on the device")
+
+    monkeypatch.setattr(torch, "full", broken)
+    with pytest.raises(RuntimeError, match="no kernel image"):
+        Arena({"x": ((5,), torch.float32)})

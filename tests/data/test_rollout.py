@@ -1,5 +1,6 @@
 """Rollout storage, filled with identifiable numbers: each lands in its place, and nothing is copied or kept alive."""
 
+import copy
 import gc
 import weakref
 
@@ -8,6 +9,8 @@ import pytest
 import torch
 
 from hybridrl.data import RolloutStorage
+from hybridrl.data.arena import Arena
+from hybridrl.data.rollout import RolloutCopy
 from hybridrl.envs import Step
 from hybridrl.networks import Decision
 
@@ -164,3 +167,55 @@ def test_no_graph_is_stored_or_kept_alive():
     rollout = into.rollout()
     assert not any(getattr(rollout, name).requires_grad for name in rollout.__slots__)
     assert (rollout.action == 1.0).all()
+
+
+class Marked:
+    """An event of a device that reads until it is waited for."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def record(self):
+        self.log.append("recorded")
+
+    def synchronize(self):
+        self.log.append("waited")
+
+
+def test_nothing_is_overwritten_before_the_copy_of_it_has_ended():
+    """C68."""
+    log = []
+    into = storage()
+    reader = RolloutCopy(into, torch.device("cpu"), event=lambda: Marked(log))
+    write(into, 0)
+    assert torch.equal(reader.fill().reward, into.rollout().reward)
+    assert log == ["recorded"]
+    into.clear()
+    assert log == ["recorded", "waited"]
+    into.clear()
+    assert log == ["recorded", "waited"]
+
+
+def test_a_copy_runs_beside_the_host_only_out_of_page_locked_memory(monkeypatch):
+    """C68: from elsewhere, to the host say, it could be read too early."""
+    asked = []
+    real = Arena.copy_
+    monkeypatch.setattr(
+        Arena, "copy_", lambda self, source, *, non_blocking=False: asked.append(non_blocking) or real(self, source)
+    )
+    into = storage()
+    reader = RolloutCopy(into, torch.device("cpu"), event=lambda: Marked([]))
+    reader.fill()
+    into.arena.pinned = True
+    reader.fill()
+    assert asked == [False, True]
+
+
+def test_a_copied_copy_follows_the_copied_storage():
+    into = storage()
+    pair = (into, RolloutCopy(into, torch.device("cpu"), event=lambda: Marked([])))
+    for twin, follower in (copy.deepcopy(pair), copy.deepcopy(pair[::-1])[::-1]):
+        assert follower.storage is twin
+        write(twin, 0)
+        assert torch.equal(follower.fill().reward, twin.rollout().reward)
+    assert into.written == 0

@@ -17,7 +17,15 @@ from hybridrl import envs
 from hybridrl.data import Rollout, RolloutStorage
 from hybridrl.execution import Collector, HostActor
 from hybridrl.execution.finite import check_rollout
-from hybridrl.networks import CategoricalHead, GaussianHead, Head, ObservationNormalizer, Policy
+from hybridrl.networks import (
+    ActorCritic,
+    CategoricalHead,
+    GaussianHead,
+    Head,
+    NetworkConfig,
+    ObservationNormalizer,
+    Policy,
+)
 from hybridrl.ops.checks import NonFiniteError
 from hybridrl.profiling import NullTimer
 from hybridrl.testing import CountingEnv
@@ -107,7 +115,7 @@ def test_an_observation_is_named_before_all_that_follows_from_it(bad: float, sho
 @pytest.mark.parametrize(("at", "step"), [(1, 2), (5, 10), (8, 16), (11, 22)])
 def test_a_reward_is_named_with_the_step_that_gave_it(at: int, step: int) -> None:
     one = collector(Faulty(at=at, what="reward", bad=math.inf), Faulty())
-    with pytest.raises(NonFiniteError, match=rf"^reward of environment 0 at step {step}: inf, expected"):
+    with pytest.raises(NonFiniteError, match=rf"^reward of environment 0 at step {step}: inf, "):
         collect_often(one, 8)
 
 
@@ -138,10 +146,10 @@ def test_a_network_that_swallows_nan_hides_none(at: int) -> None:
 
 def test_the_observation_that_a_truncated_episode_ended_with_counts() -> None:
     one = collector(Faulty(at=4, what="observation", length=4, ends="truncated"), Faulty())
-    with pytest.raises(NonFiniteError, match=r"^observation of environment 0 at step 8 \(element 1\)"):
+    with pytest.raises(NonFiniteError, match=r"^final observation of environment 0 at step 8 \(element 1\)"):
         one.collect(8)
     one = collector(Faulty(at=4, what="observation", length=4, ends="truncated"), mode=AutoresetMode.SAME_STEP)
-    with pytest.raises(NonFiniteError, match=r"^value of the next observation of environment 0 at step 4: nan"):
+    with pytest.raises(NonFiniteError, match=r"^final observation of environment 0 at step 4 \(element 1\): nan"):
         one.collect(8)
 
 
@@ -258,3 +266,24 @@ def test_the_search_finds_what_a_slow_one_does() -> None:
             known = row + (column in ("reward", "next_value"))
             assert error.value.step == int(rollout.valid[:known].sum())
         tensor[row, env] = kept
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_a_final_observation_is_checked_itself_not_its_value(mode: AutoresetMode) -> None:
+    """A network that squashes makes a finite value of an infinite observation, and training would go on from that."""
+
+    class Ends(CountingEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, terminated, truncated, info = super().step(action)
+            return (observation * np.inf if truncated else observation), reward, terminated, truncated, info
+
+    factories = [lambda: Ends(4, truncates=True)] * 2
+    environments = envs.make(gym.vector.SyncVectorEnv(factories, autoreset_mode=mode))
+    head = CategoricalHead(2)
+    network = ActorCritic(1, head, NetworkConfig(hidden=(4,)))
+    policy = Policy(network, head, ObservationNormalizer((1,)))
+    storage = RolloutStorage(8, 2, observation_shape=(1,), observation_dtype=np.float32, action=((), torch.int64))
+    actor = HostActor(policy, torch.Generator().manual_seed(0))
+    one = Collector(environments, actor, storage, seed=0, timer=NullTimer())
+    with pytest.raises(NonFiniteError, match=r"^final observation of environment 0 at step 8 \(element 0\): inf, "):
+        one.collect(8)

@@ -27,10 +27,10 @@ class Gpu:
     def empty_cache(self) -> None:
         self.calls.append("empty_cache")
 
-    def memory_allocated(self) -> int:
-        return 10
+    def memory_allocated(self, device: torch.device) -> int:
+        return 10 + (device.index or 0)
 
-    def memory_reserved(self) -> int:
+    def memory_reserved(self, device: torch.device) -> int:
         return 30
 
 
@@ -47,6 +47,18 @@ def test_the_cpu_comes_first_and_the_first_gpu_has_no_number(gpu: Gpu) -> None:
     assert devices.canonical("cuda:0") == "cuda"
     assert devices.resolve("cuda") == torch.device("cuda", 0)
     assert devices.resolve("cuda:1") == torch.device("cuda", 1)
+
+
+def test_torch_is_asked_as_every_version_of_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2.6 has `current_accelerator()` without a parameter, and 2.5 no `torch.accelerator` at all."""
+    old = SimpleNamespace(is_available=lambda: True, current_accelerator=lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch, "accelerator", old)
+    assert devices.accelerator() == "cuda"
+    old.is_available = lambda: False
+    assert devices.accelerator() is None
+    monkeypatch.delattr(torch, "accelerator")
+    monkeypatch.setattr(devices, "_module", lambda kind: SimpleNamespace(is_available=lambda: kind == "mps"))
+    assert devices.accelerator() == "mps"
 
 
 def test_without_an_accelerator_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +171,7 @@ def test_memory_is_what_the_allocator_says_and_unknown_where_it_says_nothing(
     """C71: both numbers, since freed tensors leave the second as it is."""
     found = devices.memory(torch.device("cuda", 0))
     assert (found.allocated, found.reserved) == (10, 30)
+    assert devices.memory(torch.device("cuda", 1)).allocated == 11
     nothing = devices.memory(CPU)
     assert (nothing.allocated, nothing.reserved) == (None, None)
     apple = SimpleNamespace(current_allocated_memory=lambda: 5, driver_allocated_memory=lambda: 8)

@@ -115,3 +115,21 @@ def test_a_copy_is_left_to_run_only_out_of_page_locked_memory(monkeypatch: pytes
         made.next()
         made.send()
     assert asked == [False, True]
+
+
+def test_a_device_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Staging(LAYOUT, "cpu").next()["x"].shape == (2, 3)
+    monkeypatch.setattr(devices, "available", lambda: ("cpu",))
+    with pytest.raises(ValueError, match=r"device 'gpu': .*this machine has cpu"):
+        Staging(LAYOUT, "gpu")
+
+
+def test_a_copy_has_memory_of_its_own_and_nothing_under_way() -> None:
+    import copy
+
+    queue = Queue()
+    made = staging(queue)
+    made.next()["x"].fill_(1.0)
+    twin = copy.deepcopy(made)
+    assert twin.next()["x"].data_ptr() != made.next()["x"].data_ptr()
+    assert twin.nbytes == made.nbytes

@@ -1,7 +1,8 @@
 """Moving batches, modules and optimisers; the `meta` device stands for another one."""
 
 import copy
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridrl.networks import Decision
-from hybridrl.placement import left_behind, move, move_training, to_host
+from hybridrl.placement import devices, left_behind, move, move_training, to_host
 
 META = torch.device("meta")
 
@@ -37,6 +38,50 @@ def test_a_batch_of_anything_keeps_its_structure() -> None:
     assert isinstance(moved["named"], Pair)
     assert isinstance(moved["batch"], Batch)
     assert (moved["list"][1], moved["tuple"][1], moved["named"].b) == (3, "text", None)
+
+
+@dataclass
+class Doubles:
+    x: Tensor
+    made: Any = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.x = self.x * 2
+        self.made = [self.x]
+
+
+def test_no_constructor_is_run_again() -> None:
+    """A dataclass that computes at its construction, and a mapping that has a factory."""
+    given = Doubles(torch.ones(2))
+    moved = move(given, "cpu")
+    assert moved is not given
+    assert moved.x.tolist() == [2.0, 2.0]
+    assert move(given, META).made[0].device == META
+    assert given.x.device.type == "cpu"
+    lists = defaultdict(list, a=torch.ones(1))
+    assert move(lists, META)["a"].device == META
+    assert move(lists, META)["new"] == []
+
+
+@pytest.mark.parametrize(
+    "call", [lambda d: move(torch.ones(1), d), lambda d: left_behind([], d), lambda d: trained_to(d)]
+)
+def test_a_device_that_is_not_here_is_refused_in_one_line(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "available", lambda: ("cpu",))
+    for name in ("cuda", "gpu", "nonsense"):
+        with pytest.raises(ValueError, match="this machine has cpu"):
+            call(name)
+
+
+def trained_to(device: str) -> None:
+    module = nn.Linear(1, 1)
+    move_training(module, torch.optim.SGD(module.parameters()), device)
+
+
+def test_an_optimiser_of_another_module_is_refused() -> None:
+    other = torch.optim.SGD(nn.Linear(1, 1).parameters())
+    with pytest.raises(ValueError, match="a SGD has none of the module's parameters: give the optimiser"):
+        move_training(nn.Linear(1, 1), [other], META)
 
 
 def test_what_is_there_already_is_not_copied() -> None:
