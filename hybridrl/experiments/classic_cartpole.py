@@ -5,9 +5,12 @@ Columns that this machine can't run stay empty, with the reason; they are never 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 from hybridrl.agents import PPO
+from hybridrl.data import Rollout
+from hybridrl.execution import Bridge
 from hybridrl.experiments import scale
 from hybridrl.experiments.machine import Machine, describe
 from hybridrl.experiments.measurement import Measurement
@@ -34,20 +37,22 @@ PUBLISHED_PHASES_MS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Parts:
-    """Acting and learning, each timed by itself."""
+    """Acting, learning and the copies between them, each timed by itself."""
 
     step_s: float
     """Seconds of acting per environment step (a)."""
     update_s: float
     """Seconds of learning per update (b)."""
+    copy_s: float = 0.0
+    """Seconds of the copies between two memories per update (c); next to nothing where there is one."""
 
     def wall_s(self, *, steps: int, updates: int) -> float:
         """Seconds that a synchronous run of so many steps and updates should take."""
-        return steps * self.step_s + updates * self.update_s
+        return steps * self.step_s + updates * (self.copy_s + self.update_s)
 
     def learner_share(self, *, steps: int, updates: int) -> float:
-        """The utilization model's b / (a + b), for such a run."""
-        return float(busy_share(steps * self.step_s, updates * self.update_s))
+        """The utilization model's b / (a + b) for such a run; copies count with a, for the learner waits for them."""
+        return float(busy_share(steps * self.step_s + updates * self.copy_s, updates * self.update_s))
 
 
 def episodes() -> int:
@@ -91,35 +96,46 @@ def train(*, repeats: int, total_episodes: int | None = None) -> dict[str, list[
 def measure_parts(
     *, rollouts: int, repeats: int = 3, placement: str = "cpu", clock: Callable[[], float] = perf_counter
 ) -> Parts:
-    """Time acting without learning, then learning without acting; the fastest of the repeats.
+    """Time acting, the copies and learning, each without the others; the fastest of the repeats.
 
     The policy is trained a little first, so that episodes are neither the shortest nor the longest. The fastest
     repeat is the one that other work on the machine disturbed least.
 
     Args:
-        rollouts: episodes to act for, and updates to make on the last of them.
-        repeats: of both.
+        rollouts: episodes to act for; then one more, to copy and to learn from as often.
+        repeats: of all three.
         placement: where.
         clock: seconds.
     """
     agent = _agent(placement)
     agent.learn(total_episodes=rollouts)
     wait = devices.synchronizer_of_all(agent.placement.devices) or (lambda: None)
-    step, update = [], []
+    timed = partial(_seconds, times=rollouts, wait=wait, clock=clock)
+    step, copies, update = [], [], []
     for _ in range(repeats):
-        wait()
-        before, start = agent.timesteps, clock()
-        for _ in range(rollouts):
-            rollout, _ = agent.collector.collect(None)
-        wait()
-        acted = clock()
-        for _ in range(rollouts):
-            agent.learner.update(agent.bridge.deliver(rollout, timer=NullTimer()))
-            agent.bridge.publish(timer=NullTimer())
-        wait()
-        step.append((acted - start) / (agent.timesteps - before))
-        update.append((clock() - acted) / rollouts)
-    return Parts(min(step), min(update))
+        before = agent.timesteps
+        acted = timed(lambda: agent.collector.collect(None))
+        step.append(acted / (agent.timesteps - before))
+        rollout, _ = agent.collector.collect(None)
+        copies.append(timed(partial(_carry, agent.bridge, rollout)) / rollouts)
+        delivered = agent.bridge.deliver(rollout, timer=NullTimer())
+        update.append(timed(partial(agent.learner.update, delivered)) / rollouts)
+        agent.bridge.publish(timer=NullTimer())
+    return Parts(min(step), min(update), min(copies))
+
+
+def _seconds(work: Callable[[], object], *, times: int, wait: Callable[[], None], clock: Callable[[], float]) -> float:
+    wait()
+    start = clock()
+    for _ in range(times):
+        work()
+    wait()
+    return clock() - start
+
+
+def _carry(bridge: Bridge, rollout: Rollout) -> None:
+    bridge.deliver(rollout, timer=NullTimer())
+    bridge.publish(timer=NullTimer())
 
 
 def phase_milliseconds(report: Report) -> dict[str, float]:
@@ -167,7 +183,7 @@ def wall_table(runs: Runs, parts: Mapping[str, Parts]) -> Result:
         table.row("all episodes, predicted from parts", "s", predicted),
         table.measured(f"all {count} episodes, here", "s", lambda r: r.report.wall_s),
         table.measured("one step (act + env), here", "ms", step),
-        table.row("share of learning, predicted b/(a+b)", "%", lambda c: Cell(100 * share(c), "predicted")),
+        table.row("share of learning, predicted from parts", "%", lambda c: Cell(100 * share(c), "predicted")),
         table.measured("share of learning, here", "%", lambda r: 100 * (r.report.share(LEARN) or 0.0)),
         table.row(
             "speed-up if learning took no time at all",
@@ -288,6 +304,7 @@ def _outcome(results: Sequence[TrainingResult], parts: Parts) -> dict[str, float
         "steps": results[0].timesteps,
         "act and env, alone, s per step": parts.step_s,
         "learning, alone, s per update": parts.update_s,
+        "copies, alone, s per update": parts.copy_s,
         "mean return of the last 10 episodes": results[0].mean_return(last=10),
     }
 

@@ -3,7 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 
+from hybridrl.agents import PPO
+from hybridrl.execution import TwoMemories
 from hybridrl.experiments import classic_cartpole as cc
 from hybridrl.experiments.machine import Accelerator
 from hybridrl.experiments.result import NEEDS_GPU, Result
@@ -55,16 +58,36 @@ def test_parts_predict_wall_time_and_share() -> None:
     assert parts.learner_share(steps=60, updates=3) == 0.5
 
 
+def test_copies_take_time_and_are_no_learning() -> None:
+    """As in a report, whose share of learning leaves transfer and publication out."""
+    parts = cc.Parts(step_s=0.5, update_s=10.0, copy_s=5.0)
+    assert parts.wall_s(steps=60, updates=3) == 75.0
+    assert parts.learner_share(steps=60, updates=3) == pytest.approx(30 / 75)
+
+
 def test_parts_are_per_step_and_per_update_and_the_fastest_of_the_repeats() -> None:
-    readings = iter([0.0, 100.0, 130.0, 200.0, 220.0, 290.0])  # start, acted, learnt; twice
+    marks = [0.0, 100.0, 200.0, 204.0, 300.0, 330.0]  # acting, copies, learning: start and end of each
+    later = [400.0, 420.0, 500.0, 506.0, 600.0, 670.0]
+    readings = iter(marks + later)
 
     def clock() -> float:
         return next(readings)
 
     parts = cc.measure_parts(rollouts=1, repeats=2, clock=clock)
     assert parts.update_s == 30.0  # of 30 and 70
+    assert parts.copy_s == 4.0  # of 4 and 6
     assert parts.step_s < 20.0  # one rollout is several steps
     assert next(readings, None) is None
+
+
+def test_parts_of_two_memories_bring_the_rollout_and_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[PPO] = []
+    real = cc._agent
+    monkeypatch.setattr(cc, "_agent", lambda placement: made.append(real(placement)) or made[-1])
+    assert cc.measure_parts(rollouts=2, repeats=1, placement="cpu+cpu").copy_s > 0.0
+    bridge = made[0].bridge
+    assert isinstance(bridge, TwoMemories)
+    assert torch.equal(bridge.acting.state, bridge.learnt.state)  # acts with what it learnt last
 
 
 def test_phases_of_an_episode_sum_to_its_wall_time() -> None:
@@ -93,7 +116,7 @@ def test_wall_table_predicts_from_the_parts_and_the_work_alone(runs: list[Traini
     table = cc.wall_table({"cpu": runs}, {"cpu": parts})
     steps = runs[0].timesteps
     assert cells_of(table, "PPO", "all episodes, predicted from parts")[0] == pytest.approx(3 * steps)
-    assert cells_of(table, "PPO", "share of learning, predicted b/(a+b)")[0] == pytest.approx(200 / 3)
+    assert cells_of(table, "PPO", "share of learning, predicted from parts")[0] == pytest.approx(200 / 3)
     assert cells_of(table, "PPO", "speed-up if learning took no time at all")[0] == pytest.approx(3.0)
 
 
