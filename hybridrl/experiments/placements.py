@@ -59,8 +59,9 @@ class Run:
 class ToAndFro:
     """The article's hybrid: before learning the module goes to the learner's device, afterwards it comes back.
 
-    There is one module instead of two copies, and it moves as ``module.to()`` moves it: every parameter and buffer by a
-    copy of its own, into new memory. The results are those of the hybrid.
+    It moves as ``module.to()`` moves it: every parameter and buffer by a copy of its own, into new memory. The learner
+    goes on with the weights that it has, which are the same bits, and lets go of what arrived: time and crossings are
+    those of a module that moves, and the results are the hybrid's.
 
     Args:
         bridge: of the hybrid, whose rollouts and weights it carries.
