@@ -49,14 +49,12 @@ class OneMemory:
         """Nothing: the actor's weights are the learner's."""
 
 
-class StoredApart:
+class StoredApart(OneMemory):
     """Actor and learner share the policy, but rollouts are stored elsewhere: they are brought, weights aren't.
 
     Args:
         copy: of the storage, where the learner computes.
     """
-
-    version = 0
 
     def __init__(self, copy: RolloutCopy) -> None:
         self.copy = copy
@@ -65,13 +63,6 @@ class StoredApart:
         """A copy, made by one transfer."""
         with timer.phase(TRANSFER):
             return self.copy.fill()
-
-    def publish(self, *, timer: Timer) -> None:
-        """Nothing: the actor's weights are the learner's."""
-        self.version += 1
-
-    def refresh(self) -> None:
-        """Nothing: the actor's weights are the learner's."""
 
 
 class TwoMemories:

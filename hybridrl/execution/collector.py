@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from hybridrl.data import Rollout, RolloutStorage
-from hybridrl.envs import Environments, Episode, EpisodeTracker
+from hybridrl.envs import Environments, Episode, EpisodeTracker, Step
 from hybridrl.execution.actor import Actor
 from hybridrl.execution.finite import check_final, check_rollout, explain_crash
 from hybridrl.networks import Decision
@@ -128,14 +128,18 @@ class Collector:
             if step.valid.any():
                 self._awaiting = self.storage.write(acted.observation, acted.decision, step)
             finished += self._tracker.update(step)
-        cut = step.truncated & ~step.terminated & step.valid
-        if cut.any():
-            final = step.observation if step.final_observation is None else step.final_observation
-            check_final(final, cut, step=self.timesteps + self.storage.transitions)
-        if step.final_observation is not None and step.truncated.any():
-            with self.timer.phase(ACT):
-                self._settle(self.actor.value(step.final_observation, timer=self.timer))
+        if step.truncated.any():
+            self._end(step)
         return step.observation
+
+    def _end(self, step: Step) -> None:
+        """Value what a truncated episode ended with, which is what it is continued by."""
+        final = step.observation if step.final_observation is None else step.final_observation
+        cut = step.truncated & ~step.terminated & step.valid
+        check_final(final, cut, step=self.timesteps + self.storage.transitions)
+        if step.final_observation is not None:
+            with self.timer.phase(ACT):
+                self._settle(self.actor.value(final, timer=self.timer))
 
     def _settle(self, next_value: torch.Tensor) -> None:
         """Complete the last row: the value of what followed it has become known."""

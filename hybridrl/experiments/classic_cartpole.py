@@ -152,6 +152,12 @@ def phase_milliseconds(report: Report) -> dict[str, float]:
     return parts | {OTHER: 1e3 * report.wall_s / updates - sum(parts.values())}
 
 
+def moving_percent(report: Report) -> float:
+    """The share of the wall time that moves data, in percent."""
+    milliseconds = phase_milliseconds(report)
+    return 100 * milliseconds[TRANSFER] / sum(milliseconds.values())
+
+
 def _moving_while_acting(report: Report) -> float:
     return sum(row.total_s for row in report.phases if row.path[-2:] == (ACT, TRANSFER))
 
@@ -196,7 +202,7 @@ def wall_table(runs: Runs, parts: Mapping[str, Parts]) -> Result:
         columns=PLACEMENTS,
         rows=published + here,
         machine=table.machine,
-        notes=("The articles name no hardware: compare ratios, not seconds.", *_which_gpu()),
+        notes=("The articles name no hardware: compare ratios, not seconds.", *which_gpu()),
     )
 
 
@@ -222,7 +228,7 @@ def phase_table(runs: Runs) -> Result:
         notes=(
             "The article doesn't state whether its times are those of an episode: compare shares, not milliseconds",
             "On one device nothing is transferred: that zero is by construction, not a reading.",
-            *_which_gpu(),
+            *which_gpu(),
         ),
     )
 
@@ -255,8 +261,7 @@ class _Table:
     def moving(self, column: str) -> Cell:
         if column == "cpu":
             return Cell(0.0, "measured", "one device")
-        each = [phase_milliseconds(result.report) for result in self.runs[column]]
-        return Cell(Measurement([100 * ms[TRANSFER] / sum(ms.values()) for ms in each], "%"), "measured")
+        return Cell(Measurement([moving_percent(result.report) for result in self.runs[column]], "%"), "measured")
 
 
 def reproduce_wall() -> Outcome:
@@ -317,7 +322,8 @@ def _work(results: Sequence[TrainingResult]) -> dict[str, int]:
     return {"steps": results[0].timesteps, "updates": len(results[0].updates)}
 
 
-def _which_gpu() -> tuple[str, ...]:
+def which_gpu() -> tuple[str, ...]:
+    """Torch's name of what the columns call gpu, for a table's notes."""
     gpu = places().get("gpu")
     return () if gpu is None else (f"gpu is torch's {gpu!r}",)
 

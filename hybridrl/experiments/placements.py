@@ -17,15 +17,13 @@ from hybridrl.algorithms import PPOConfig
 from hybridrl.assembly import make_timer
 from hybridrl.data import Rollout
 from hybridrl.execution import Bridge, Budget, TwoMemories, synchronous
-from hybridrl.experiments import figures, scale
-from hybridrl.experiments.classic_cartpole import phase_milliseconds
+from hybridrl.experiments import classic_cartpole, figures, scale
 from hybridrl.experiments.machine import describe
 from hybridrl.experiments.measurement import Measurement
 from hybridrl.experiments.outcome import Outcome, command
 from hybridrl.experiments.record import Record, Series
 from hybridrl.experiments.result import NEEDS_GPU, Cell, Result, Row, cells, unknown
 from hybridrl.networks import NetworkConfig
-from hybridrl.placement import devices
 from hybridrl.placement.memories import TwoMemories as Watch
 from hybridrl.profiling import Monitor, NullTimer, Report, Timer, Usage
 from hybridrl.profiling.phases import LEARN, PUBLISH, TRANSFER
@@ -94,12 +92,10 @@ class ToAndFro:
 
 def places() -> dict[str, str]:
     """The columns that this machine can run, and the placement that each of them is here."""
-    _, *accelerators = devices.available()
-    here = {"cpu": "cpu", "cpu+cpu": "cpu+cpu"}
-    if accelerators:
-        both = f"cpu+{accelerators[0]}"
-        here |= {"gpu": accelerators[0], "cpu+gpu": both, TO_AND_FRO: both}
-    return here
+    classic = classic_cartpole.places()
+    both = {TO_AND_FRO: classic["cpu+gpu"]} if "cpu+gpu" in classic else {}
+    here = classic | {"cpu+cpu": "cpu+cpu"} | both
+    return {column: here[column] for column in COLUMNS if column in here}
 
 
 def episodes() -> int:
@@ -172,7 +168,6 @@ def pendulum_table(runs: Mapping[str, Sequence[Run]]) -> Result:
         _published("GPU use, as published", "%", PUBLISHED_GPU_PERCENT),
     ]
     rows += [Row("PPO", f"{what}, here", unit, _cells(runs, unit, value)) for what, (unit, value) in here.items()]
-    gpu = places().get("gpu")
     return Result(
         title="PPO on Pendulum, classic set-up, under every placement",
         columns=COLUMNS,
@@ -181,7 +176,7 @@ def pendulum_table(runs: Mapping[str, Sequence[Run]]) -> Result:
         notes=(
             "The article prints its times as per episode, which 200 steps don't take: compare ratios, not seconds",
             "cpu+cpu: two memories of one CPU, which shows the mechanics, and is no GPU",
-            *(() if gpu is None else (f"gpu is torch's {gpu!r}",)),
+            *classic_cartpole.which_gpu(),
         ),
     )
 
@@ -190,7 +185,7 @@ def draw_pendulum(ax: "Axes", runs: Mapping[str, Sequence[Run]]) -> None:
     """Draw milliseconds an episode, phase by phase, one column a placement; medians of the repeats."""
     columns: dict[str, Mapping[str, float] | None] = {}
     for column in COLUMNS:
-        each = [phase_milliseconds(one.report) for one in runs.get(column, ())]
+        each = [classic_cartpole.phase_milliseconds(one.report) for one in runs.get(column, ())]
         middle = {phase: median(ms[phase] for ms in each) for phase in each[0]} if each else None
         columns["to and fro" if column == TO_AND_FRO else column] = (
             None if middle is None else {phase: ms for phase, ms in middle.items() if ms > 0}
@@ -300,8 +295,7 @@ def _tensors(module: nn.Module) -> list[Tensor]:
 
 
 def _moving(one: Run) -> float:
-    ms = phase_milliseconds(one.report)
-    return 100 * ms[TRANSFER] / sum(ms.values())
+    return classic_cartpole.moving_percent(one.report)
 
 
 def _gpu_use(one: Run) -> float | None:
